@@ -27,6 +27,7 @@ from glassformer.plotting.fonts import find_font, label
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
+SCENE = ROOT / "examples" / "data" / "caption-scene.png"
 DATE = "2024-03-17"
 PARTS = (
     "scaled_dot_product_attention",
@@ -243,14 +244,33 @@ def draw_one_head() -> None:
 
 def draw_captions() -> None:
     """Draw an image with its captions, for the README and the guide to captioning."""
-    captioner, scene = glassformer.load("pocket-captioner"), ROOT / "examples/data/caption-scene.png"
+    captioner = glassformer.load("pocket-captioner")
+    captions = [captioner.caption(SCENE, to=language) for language in captioner.job.languages]
+    _draw_scene("caption-scene.png", captions)
+
+
+def draw_answers() -> None:
+    """Draw an image with questions and their answers, for the guide to captioning."""
+    model = glassformer.load("pocket-vqa")
+    questions = (
+        "How many yellow circles are there?",
+        "What is to the left of the cars?",
+        "Is there a goat in the picture?",
+        "원은 무슨 색인가요?",
+    )
+    lines = [f"{question}  {model.ask(SCENE, question).answer}" for question in questions]
+    _draw_scene("ask-scene.png", lines)
+
+
+def _draw_scene(name: str, lines: Sequence[str]) -> None:
+    """Draw the scene of the examples with lines of text below it."""
     canvas = Image.new("RGB", (440, 440), "white")
-    canvas.paste(load_image(scene).resize((300, 300), Image.Resampling.LANCZOS), (70, 8))
-    for n, language in enumerate(captioner.job.languages):
-        path, caption = find_font(captioner.caption(scene, to=language))
+    canvas.paste(load_image(SCENE).resize((300, 300), Image.Resampling.LANCZOS), (70, 8))
+    for n, line in enumerate(lines):
+        path, text = find_font(line)
         font = ImageFont.truetype(path, 15)
-        ImageDraw.Draw(canvas).text((220, 332 + 29 * n), caption, fill=INK, font=font, anchor="mm")
-    canvas.quantize(96, dither=Image.Dither.NONE).save(FOLDER / "caption-scene.png", optimize=True)
+        ImageDraw.Draw(canvas).text((220, 332 + 29 * n), text, fill=INK, font=font, anchor="mm")
+    canvas.quantize(96, dither=Image.Dither.NONE).save(FOLDER / name, optimize=True)
 
 
 def draw_wirings() -> None:
@@ -360,6 +380,7 @@ if __name__ == "__main__":
         draw_encoder_weights,
         draw_one_head,
         draw_captions,
+        draw_answers,
     ):
         draw()
     print(f"wrote {', '.join(sorted(p.name for p in FOLDER.glob('*.png')))}")

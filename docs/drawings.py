@@ -283,7 +283,11 @@ def _column(d: Drawing, x: float, y: float, names: Sequence[tuple[str, str]], si
 PACKAGES = (  # from bottom to top; within a layer, a package may import those to its left
     ("messages", GREY, "errors messages json_text schema"),
     ("the model, its files,\ntexts and data", BLUE, "core weights tokenization data"),
-    ("published models,\nfast inference", GREEN, "families transformer inference generation torch_modules"),
+    (
+        "published models,\nfast inference",
+        GREEN,
+        "families transformer inference generation diffusion torch_modules",
+    ),
     ("a loaded model", PINK, "baselines metrics plotting pretrained bundle"),
     ("raw inputs to results", ORANGE, "processors tasks"),
     ("train, export,\nlook inside, check", PINK, "recipes training export interpret verify"),
@@ -293,13 +297,13 @@ PACKAGES = (  # from bottom to top; within a layer, a package may import those t
 
 def packages() -> Figure:
     """Draw the layers of packages: each imports only from its own layer and those below."""
-    d = Drawing(7.6, 4.5)
+    d = Drawing(8.7, 4.5)
     for n, (label, color, names) in enumerate(PACKAGES):
         y = 0.4 + 0.62 * n
-        d.frame(4.4, y, 5.8, 0.54, "")
+        d.frame(4.97, y, 6.94, 0.54, "")
         d.text(1.4, y, label, ha="right", fontsize=8.5, color=GREY, linespacing=1.15)
         for column, name in enumerate(names.split()):
             d.box(2.07 + 1.14 * column, y, name, color, 1.06, 0.36)
-    d.arrow((7.4, 4.3), (7.4, 0.2), color=GREY)
-    d.text(7.52, 2.25, "imports", fontsize=8, color=GREY, rotation=90)
+    d.arrow((8.54, 4.3), (8.54, 0.2), color=GREY)
+    d.text(8.66, 2.25, "imports", fontsize=8, color=GREY, rotation=90)
     return d.figure

@@ -18,16 +18,26 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from urllib.parse import quote
 
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 from playwright.sync_api import Page, sync_playwright
 
 import glassformer
 from glassformer.data.image_files import decode_base64, load_image
 from glassformer.interpret.examples import example_input
+from glassformer.plotting.fonts import find_font
 
 FOLDER = Path(__file__).parent / "pictures"
-MODELS = ("pocket", "pocket-digits", "pocket-series", "pocket-detector", "pocket-sam")
+MODELS = (
+    "pocket",
+    "pocket-digits",
+    "pocket-series",
+    "pocket-detector",
+    "pocket-captioner",
+    "pocket-vqa",
+    "pocket-sam",
+)
 INPUT = f"in={quote('My brother bought a new car yesterday.')}&to=ko"
+QUESTION = "pos=3&look=4"  # the word "cars" of the example, in layer 5
 MOVING = "She opened the window because it was too hot."  # of the animation
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 
@@ -64,10 +74,20 @@ SHOTS = (
     Shot("explorer-windows", "swin", "model?look=1&by=0&pos=119", size=(1320, 1500)),
     Shot("explorer-pairs", "clip", "model?pair=0.0", size=(1320, 1240)),
     Shot("explorer-detection", "pocket-detector", "model", size=(1440, 900), part="[data-detection]"),
+    Shot("explorer-caption", "pocket-captioner", "model?n=2", size=(1440, 900), part="[data-caption]"),
+    Shot("explorer-question", "pocket-vqa", f"model?{QUESTION}", size=(1440, 1440)),
+    Shot(
+        "explorer-blocks",
+        "pocket-vqa",
+        f"model?{QUESTION}",
+        size=(1440, 900),
+        part="[data-figure=ask-blocks]",
+    ),
     Shot(
         "explorer-segment", "pocket-sam", "model", size=(1100, 800), part="[data-segment]", click=(0.2, 0.7)
     ),
 )
+WORDS = (1, 2, 8, 9)  # of the example caption of pocket-captioner: red, circle, two, butterflies
 COLORS = ("red", "blue", "green", "orange", "purple", "black")
 SHAPES = ("circle", "square", "triangle")
 
@@ -158,6 +178,24 @@ def click_scene(page: Page, x: float, y: float) -> None:
     page.wait_for_timeout(1500)
 
 
+def draw_words(page: Page, url: str) -> None:
+    """Draw the patches that some words of a caption attended to, for the README."""
+    canvas = Image.new("RGB", (440, 440), "white")
+    path, caption = find_font(page.locator("[data-outcome=caption] b").inner_text())
+    draw = ImageDraw.Draw(canvas)
+    for n, word in enumerate(WORDS):
+        page.goto(f"{url}/#/pocket-captioner/model?n={word}")
+        page.wait_for_timeout(1500)
+        figure = page.locator("[data-figure=decoding-looking] [role=slider]")
+        tile = Image.open(BytesIO(figure.screenshot())).convert("RGB")
+        x, y = 18 + 210 * (n % 2), 22 + 202 * (n // 2)
+        canvas.paste(tile.resize((176, 176), Image.Resampling.LANCZOS), (x + 9, y))
+        label = page.locator(f"[data-figure=caption] [data-token='{word}'] span").inner_text().strip()
+        draw.text((x + 97, y - 10), label, fill="#5b4bd6", font=ImageFont.truetype(path, 15), anchor="mm")
+    draw.text((220, 426), caption, fill="#22223b", font=ImageFont.truetype(path, 15), anchor="mm")
+    canvas.quantize(128, dither=Image.Dither.NONE).save(FOLDER / "caption-words.png", optimize=True)
+
+
 def record_animation(page: Page, url: str) -> None:
     """Type a sentence, translate it, open a head and turn it off: the pronoun of the translation changes."""
     frames: list[tuple[Image.Image, int]] = []  # with milliseconds
@@ -220,6 +258,10 @@ def take_screenshots(models: list[str]) -> None:
                 page.wait_for_timeout(1500)
                 if shot.click is not None:
                     click_scene(page, *shot.click)
+                if shot.model == "pocket-captioner":
+                    draw_words(page, url)
+                    page.goto(f"{url}/#/{shot.model}/{shot.view}")
+                    page.wait_for_timeout(1500)
                 picture = page.locator(shot.part).screenshot() if shot.part else page.screenshot()
                 reduce_colors(picture).save(FOLDER / f"{shot.name}.png", optimize=True)
                 page.close()

@@ -118,7 +118,7 @@ PYTHON: dict[str, tuple[str, str, tuple[Section, ...]]] = {
             Section(
                 "Inputs",
                 "glassformer",
-                ("TextInputs", "ImageInputs", "SeriesInputs", "Masks", "Memory"),
+                ("TextInputs", "ImageInputs", "SeriesInputs", "LatentInputs", "Masks", "Memory"),
                 "What a model accepts instead of a tensor. The embedding reads it; the layers do not see it.",
                 members={"Memory": ("of",)},
             ),
@@ -248,6 +248,9 @@ SPECS = {
     "text": "Texts",
     "images": "Images",
     "series": "Time series",
+    "image_text": "Texts with images",
+    "diffusion": "Diffusion",
+    "convolution": "Convolutional levels, autoencoders and UNets",
     "architectures": "Models",
     "image_architectures": "Models of images",
 }  # the modules of `core.spec`, in the order of the page

@@ -69,9 +69,12 @@ def task_methods(spec: TaskSpec, used: dict[str, str]) -> str:
     value = spec.returns
     several = str(getattr(spec.collect, "__annotations__", {}).get("return", f"list[{value}]"))
     maybe = " | None" if spec.inputs.pairs == "allowed" else ""
+    many, seconds = f"Iterable[{one}]", f"Iterable[str]{maybe}"
+    if spec.inputs.pairs == "always":  # one of either belongs to all of the others
+        many, seconds = f"{one} | {many}", f"str | {seconds}"
     overloads = [
         method(spec, one, f"str{maybe}", value, methods.describe(spec)),
-        method(spec, f"Iterable[{one}]", f"Iterable[str]{maybe}", several),
+        method(spec, many, seconds, several),
     ]
     text = "".join(f"@overload\n{signature}\n" for signature in overloads)
     for name in re.findall(r"\b[A-Za-z_]\w*\b", strip_docstring(text)):

@@ -225,14 +225,16 @@ def shape_pictures() -> NDArray[np.uint8]:
 
 
 class SentenceComposer(SceneComposer):
-    """Compose scenes of one or two groups, and describe them."""
+    """Compose scenes of one or two groups, and describe them. max_count: largest number of equal things."""
+
+    max_count = MAX_COUNT
 
     def __init__(self, emoji: Path, *, seed: int, device: torch.device | str = "cpu") -> None:
         pictures = read_emoji(emoji, kinds=[*THINGS])
         images = np.concatenate([pictures.images, shape_pictures()])
         names = tuple(dict.fromkeys(LANGUAGES, kind) for kind in KINDS)
         cutouts = CutOuts(images=images, labels=np.arange(len(KINDS)), names=names, tinted=True)
-        options = SceneOptions(size=SIZE, max_objects=2 * MAX_COUNT, max_rotation=12.0)
+        options = SceneOptions(size=SIZE, max_objects=2 * self.max_count, max_rotation=12.0)
         super().__init__(cutouts, options, seed=seed, device=device)
         self._palette = torch.cat((self._palette[: len(COLORS)], self._palette.new_ones(1, 3)))
 
@@ -247,7 +249,7 @@ class SentenceComposer(SceneComposer):
         for _ in range(4 * kinds):  # to the next pair that belongs to this part
             wrong = (held_out(first, second, vertical) != test) | (second == first)
             second = np.where(wrong, (second + 1) % kinds, second)
-        counts = 1 + np.floor(draws[:, 4:6] * MAX_COUNT).astype(np.int64)
+        counts = 1 + np.floor(draws[:, 4:6] * self.max_count).astype(np.int64)
         counts[:, 1] *= ~alone
         colors = np.floor(draws[:, 6:8] * len(COLORS)).astype(np.int64)
         both = np.stack((first, second), 1)
@@ -258,10 +260,11 @@ class SentenceComposer(SceneComposer):
         """Draw the layouts of the scenes with these numbers."""
         rows = np.asarray(indices, np.int64)
         (groups, vertical), batch = self.groups(rows), len(rows)
-        draws = uniform(self.seed, 3, rows, 2 * MAX_COUNT * 5).reshape(batch, 2, MAX_COUNT, 5)
+        most = self.max_count
+        draws = uniform(self.seed, 3, rows, 2 * most * 5).reshape(batch, 2, most, 5)
         counts = groups[..., 2:]  # (B, 2, 1)
         alone = (groups[:, 1, 2] == 0)[:, None, None]
-        number = np.arange(MAX_COUNT)
+        number = np.arange(most)
         band = 1 / np.maximum(counts, 1)  # a group of n has n bands across its half of the scene
         room = np.where(alone, 1.0, 0.5)
         scale = np.minimum(0.42, 0.95 * band) * (0.75 + 0.25 * draws[..., 0])

@@ -39,6 +39,11 @@ RUN_LABELS: Mapping[str, Mapping[str, str]] = {
     "cifar": {"vit": "ViT", "convolution": "ResNet"},
     "fashion": {"swin": "Swin", "vit": "ViT"},
     "caption-scenes": {"": "ViT-GPT2"},
+    "caption-coco": {"": "pocket-captioner, fine-tuned"},
+    "vqa-scenes": {"vilt": "ViLT", "question-only": "ViLT without the image"},
+    "vqa-easy": {"": "ViLT"},
+    "vqa-nlvr": {"": "ViLT"},
+    "vlm-scenes": {"lora": "pocket-lm, connector and LoRA", "connector": "pocket-lm, connector alone"},
     "detection-scenes": {"yolos": "YOLOS", "detr": "DETR"},
     "detection-bccd": {"scenes": "pocket-detector, fine-tuned"},
     "segmentation-nuclei": {"": "ViT"},
@@ -50,6 +55,20 @@ VISION: Mapping[str, tuple[str, Mapping[str, tuple[str, float]]]] = {
     "caption-scenes": (
         "captions of scenes, four languages",
         {"sentences": ("whole sentences", 0.9), "objects": ("objects", 0.95)},
+    ),
+    "caption-coco": (
+        "captions of photographs (COCO)",
+        {"cider": ("CIDEr-D", math.inf), "nearest cider": ("nearest neighbor", math.inf)},
+    ),
+    "vqa-scenes": ("questions about scenes, two languages", {"accuracy": ("accuracy", 95.0)}),
+    "vlm-scenes": ("questions about scenes, English", {"accuracy": ("accuracy", 80.0)}),
+    "vqa-easy": (
+        "easy-VQA",
+        {"accuracy": ("accuracy", math.inf), "majority of the question": ("without images", math.inf)},
+    ),
+    "vqa-nlvr": (
+        "NLVR",
+        {"accuracy": ("accuracy", math.inf), "majority": ("without images", math.inf)},
     ),
     "detection-scenes": (
         "composed scenes",

@@ -1,4 +1,4 @@
-"""Composed scenes: cut-outs pasted on a background, with exact labels, boxes, masks, captions and questions.
+"""Composed scenes: cut-outs pasted on a background, with exact labels, boxes, masks and captions.
 
 python -m experiments.scenes --out scenes --count 2000     a COCO folder to train detectors and segmenters on
 
@@ -54,40 +54,6 @@ _CAPTION: dict[str, tuple[str, str, str, str]] = {  # several of a kind, separat
     "de": ("{name} × {n}", "; ", "links {a}, rechts {b}", "oben {a}, unten {b}"),
     "fr": ("{name} × {n}", " ; ", "à gauche {a}, à droite {b}", "en haut {a}, en bas {b}"),
     "ko": ("{name} {n}개", "; ", "왼쪽에 {a}, 오른쪽에 {b}", "위쪽에 {a}, 아래쪽에 {b}"),
-}
-_QUESTIONS: dict[str, dict[str, str]] = {
-    "en": {
-        "count": "How many times is {a} in the picture?",
-        "exists": "Is {a} in the picture?",
-        "left": "What is further left, {a} or {b}?",
-        "color": "What color is {a}?",
-        "yes": "yes",
-        "no": "no",
-    },
-    "de": {
-        "count": "Wie oft kommt {a} im Bild vor?",
-        "exists": "Kommt {a} im Bild vor?",
-        "left": "Was ist weiter links, {a} oder {b}?",
-        "color": "Welche Farbe hat {a}?",
-        "yes": "ja",
-        "no": "nein",
-    },
-    "fr": {
-        "count": "Combien de fois voit-on {a} dans l'image ?",
-        "exists": "Voit-on {a} dans l'image ?",
-        "left": "Qu'est-ce qui est plus à gauche, {a} ou {b} ?",
-        "color": "De quelle couleur est {a} ?",
-        "yes": "oui",
-        "no": "non",
-    },
-    "ko": {
-        "count": "그림에 {a} 몇 개 있나요?",
-        "exists": "그림에 {a} 있나요?",
-        "left": "{a}, {b} 중 무엇이 더 왼쪽에 있나요?",
-        "color": "{a} 무슨 색인가요?",
-        "yes": "예",
-        "no": "아니요",
-    },
 }
 
 
@@ -228,26 +194,17 @@ class SceneBatch(NamedTuple):
     masks: Tensor
 
 
-class Question(NamedTuple):
-    """A question about a scene and its answer. kind: count, exists, left or color."""
-
-    kind: str
-    text: str
-    answer: str
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scene:
     """One scene, as `SceneComposer.scene` returns it.
 
     image: RGB (S, S, 3) bytes. annotations: the visible objects with their English names.
-    captions: by language. questions: by language.
+    captions: by language.
     """
 
     image: NDArray[np.uint8]
     annotations: tuple[Annotation, ...]
     captions: dict[str, str]
-    questions: dict[str, list[Question]]
 
 
 class SceneComposer:
@@ -375,7 +332,7 @@ class SceneComposer:
         return ((1 - share) * mixed + share * texture).clamp(0, 1)
 
     def scene(self, index: int) -> Scene:
-        """Compose one scene with its annotations, captions and questions."""
+        """Compose one scene with its annotations and captions."""
         layout = self.layout([index])
         images, labels, _, masks = (part[0].cpu().numpy() for part in self.render(layout))
         shown = np.flatnonzero(labels != NO_LABEL)
@@ -383,14 +340,11 @@ class SceneComposer:
         for n in shown:
             label = names[labels[n]]["en"]
             annotations.append(Annotation(label=label, box=mask_to_box(masks[n]), mask=masks[n]))
-        kinds, center, colors = labels[shown], layout.center[0, shown], layout.color[0, shown]
+        kinds, center = labels[shown], layout.center[0, shown]
         return Scene(
             image=(images.transpose(1, 2, 0) * 255).round().astype(np.uint8),
             annotations=tuple(annotations),
             captions={language: self._caption(kinds, center, language) for language in LANGUAGES},
-            questions={
-                language: self._questions(index, kinds, center, colors, language) for language in LANGUAGES
-            },
         )
 
     def _caption(self, kinds: NDArray[np.int64], center: NDArray[np.float64], language: str) -> str:
@@ -406,39 +360,6 @@ class SceneComposer:
         if names[first] == names[last]:
             return listed
         return listed + separator + (left_right, above_below)[axis].format(a=names[first], b=names[last])
-
-    def _questions(
-        self,
-        index: int,
-        kinds: NDArray[np.int64],
-        center: NDArray[np.float64],
-        colors: NDArray[np.int64],
-        language: str,
-    ) -> list[Question]:
-        """Return questions with one right answer."""
-        phrases, names = _QUESTIONS[language], self.cutouts.names
-        counts = Counter(kinds.tolist())
-        questions = []
-        for kind, n in counts.items():
-            name = names[kind][language]
-            questions.append(Question("count", phrases["count"].format(a=name), str(n)))
-            questions.append(Question("exists", phrases["exists"].format(a=name), phrases["yes"]))
-            if self.cutouts.tinted and n == 1:
-                color = list(COLORS.values())[colors[kinds == kind][0]][1][LANGUAGES.index(language)]
-                questions.append(Question("color", phrases["color"].format(a=name), color))
-        draws = uniform(self.seed, 1, np.array([index]), 2)[0]
-        absent = [kind for kind in range(len(names)) if kind not in counts]
-        if absent:
-            name = names[absent[int(draws[0] * len(absent))]][language]
-            questions.append(Question("exists", phrases["exists"].format(a=name), phrases["no"]))
-        single = [kind for kind, n in counts.items() if n == 1]
-        if len(single) >= 2:
-            pair = single[:2] if draws[1] < 0.5 else single[1::-1]
-            x = {kind: center[kinds == kind][0, 0] for kind in pair}
-            a, b = (names[kind][language] for kind in pair)
-            answer = names[min(pair, key=x.__getitem__)][language]
-            questions.append(Question("left", phrases["left"].format(a=a, b=b), answer))
-        return questions
 
 
 def write_scenes(composer: SceneComposer, indices: Sequence[int], folder: str | Path) -> Path:

@@ -1,7 +1,7 @@
 """Measure the shipped models as they are, with int8 or bfloat16 weights, for the model cards.
 
 Runs need no training and no GPU. "pocket-data" and "pocket-lm-data" count the training data of two models.
-"digits", "series", "detector" and "captioner" use the test data of their rows, "phrases"
+"digits", "series", "detector", "captioner" and "vqa" use the test data of their rows, "phrases"
 the phrasebook of `pocket`, "scenes" and "photographs" the objects of `experiments.promptable_segmentation`.
 """
 
@@ -23,11 +23,13 @@ from experiments import (
     pocket_lm,
     pocket_series,
     promptable_segmentation,
+    vqa_scenes,
 )
 from experiments.paths import Workspace
 from experiments.pictures import DIGITS, accuracy_of
 from experiments.pocket_data import phrasebook, prepare
 from experiments.records import RunRecord, hardware, keep
+from experiments.scene_questions import QuestionComposer
 from experiments.scenes import SceneComposer, SceneOptions, read_emoji
 from glassformer.pretrained import folder_of
 from glassformer.processors.text import require_tokenizer
@@ -107,6 +109,18 @@ def captioner(workspace: Workspace) -> Figures:
     return caption_scenes.measure(learner, tokenizer, scenes, first + caption_scenes.VALID_SCENES)
 
 
+def vqa(workspace: Workspace) -> Figures:
+    """Right answers, on the test scenes of the row `vqa-scenes`."""
+    pipeline = glassformer.load("pocket-vqa", device="cpu")
+    composer = QuestionComposer(workspace.data / "emoji-captions", seed=1)
+    learner = vqa_scenes.QuestionLearner(pipeline.model, composer)
+    vocabulary = vqa_scenes.Vocabulary(
+        tokenizer=require_tokenizer(pipeline), answers=pipeline.job.classes or ()
+    )
+    scenes, first = workspace.most or vqa_scenes.TEST_SCENES, vqa_scenes.FIRST_TEST
+    return vqa_scenes.measure(learner, vocabulary, scenes, first + vqa_scenes.VALID_SCENES)
+
+
 def phrases(workspace: Workspace) -> Figures:
     """How many lines of the phrasebook are translated exactly as written there."""
     pocket = glassformer.load("pocket", device="cpu")
@@ -141,6 +155,7 @@ RUNS: Mapping[str, tuple[str, Callable[[Workspace], Figures]]] = {
     "series": ("pocket-series", series),
     "detector": ("pocket-detector", detector),
     "captioner": ("pocket-captioner", captioner),
+    "vqa": ("pocket-vqa", vqa),
     "phrases": ("pocket", phrases),
     "scenes": ("pocket-sam", segmentation(promptable_segmentation.scenes)),
     "photographs": ("pocket-sam", segmentation(promptable_segmentation.photographs)),

@@ -90,6 +90,7 @@ DERIVED: Mapping[str, Callable[[Path], float]] = {
     "series, change": change_by_quantization,
     "millions of scenes": millions_of_scenes("detection-scenes", "yolos/1"),
     "millions of captioned scenes": millions_of_scenes("caption-scenes", "1"),
+    "millions of questions": millions_of_scenes("vqa-scenes", "vilt/1"),
     "pocket-lm perplexity": perplexity,
     "UCR ours": archive_mean("PatchTST, ours"),
     "UCR ROCKET": archive_mean("ROCKET"),
@@ -158,6 +159,13 @@ def sam_row(title: str, name: str) -> str:
 def captioner_row(weights: str, run: str, score: str) -> str:
     """A row of the card of pocket-captioner."""
     return f"| {weights} | {score} | {_fields(*(f'{run}/{score} {to}:.2%' for to in ('en', 'de', 'fr', 'ko')))} |"
+
+
+def vqa_row(weights: str, run: str, to: str) -> str:
+    """A row of the card of pocket-vqa."""
+    names = ("", *(f"{kind} " for kind in ("count", "exists", "color", "what", "relation")))
+    language = {"en": "English", "ko": "Korean"}[to]
+    return f"| {weights} | {language} | {_fields(*(f'{run}/accuracy {name}{to}:.2f' for name in names))} |"
 
 
 def pocket_row(title: str, way: str, counted: str, kind: str) -> str:
@@ -248,6 +256,9 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "({fashion/swin/steps:,d} instead of {fashion/vit/steps:,d})",
         "`pocket-digits` reaches {pocket-digits/1/accuracy:.2f}% with {pocket-digits/1/parameters:,d} parameters",
         "is trained on {millions of captioned scenes:.1f} million scenes",
+        "the same model reaches {vqa-scenes/question-only/accuracy:.1f} % if every image is gray",
+        "sees {millions of questions:.1f} million scenes",
+        "the saved model with LoRA is right in {vlm-scenes/lora/accuracy in chat:.0f} % of 200 cases",
         "English {caption-scenes/1/sentences en:.3f}, German {caption-scenes/1/sentences de:.3f}, "
         "French {caption-scenes/1/sentences fr:.3f}, Korean {caption-scenes/1/sentences ko:.3f}",
         "The validation split reaches {segmentation-camvid//valid miou:.3f}",
@@ -324,6 +335,18 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
             )
         ),
     ),
+    CARD.format("pocket-vqa"): (
+        "{millions of questions:.1f} million scenes in {vqa-scenes/vilt/seconds:.0f} seconds",
+        *(
+            vqa_row(weights, run, to)
+            for to in ("en", "ko")
+            for weights, run in (
+                ("as trained, float32", "vqa-scenes/vilt"),
+                ("bfloat16, as shipped", "shipped/vqa"),
+                ("without the image", "vqa-scenes/question-only"),
+            )
+        ),
+    ),
     CARD.format("pocket-digits"): (
         "{pocket-digits/1/seconds:.0f} seconds on one H200",
         "accuracy {pocket-digits/1/accuracy:.2f} % before, {shipped/digits/accuracy:.2f} % after",
@@ -356,12 +379,13 @@ _README = "3.11 3.13 10.65 1.0 1.1 2.0 1.4697 61.8 53.5 44.5 41.0 33.4 29.9 86.4
 OTHERS: Mapping[str, str] = {
     "README.md": _README,
     "README.ko.md": _README,
-    RESULTS: "0.9 2.11 2.13 2.7 0.3 42.5 36.0 32.0 0.005 0.0001 95.0 0.75 0.95 0.85 0.70 0.40 0.3% 0.5 0.001 0.002 0.003",
+    RESULTS: "0.4 0.7 0.9 2.11 2.13 2.7 0.3 42.5 36.0 32.0 0.005 0.0001 95.0 0.75 0.95 0.85 0.70 0.40 0.3% 0.5 0.001 0.002 0.003",
     "docs/models.md": "0.05 0.2 0.3",
     "docs/concepts/design.md": "0.003",
     CARD.format("pocket"): "2.0 3.0",
     CARD.format("pocket-lm"): "2.0 3.0 13.5",
     CARD.format("pocket-captioner"): "2.0 2.2",
+    CARD.format("pocket-vqa"): "2.0 2.7",
     CARD.format("pocket-sam"): "0.05 1.0 1.1 2.0 9.8",
     CARD.format("pocket-detector"): "2.0 3.0 6.7",
 }

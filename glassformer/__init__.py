@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from glassformer.core.attention import MultiHeadAttention
     from glassformer.core.block import Block
     from glassformer.core.feedforward import FeedForward
-    from glassformer.core.inputs import ImageInputs, Masks, Memory, SeriesInputs, TextInputs
+    from glassformer.core.inputs import ImageInputs, LatentInputs, Masks, Memory, SeriesInputs, TextInputs
     from glassformer.core.kernels import attend
     from glassformer.core.kv_cache import KVCache
     from glassformer.core.masks import Mask
@@ -58,7 +58,9 @@ _HOME = {
     "MultiHeadAttention": "core.attention",
     "Block": "core.block",
     "FeedForward": "core.feedforward",
-    **dict.fromkeys(("ImageInputs", "Masks", "Memory", "SeriesInputs", "TextInputs"), "core.inputs"),
+    **dict.fromkeys(
+        ("ImageInputs", "LatentInputs", "Masks", "Memory", "SeriesInputs", "TextInputs"), "core.inputs"
+    ),
     "attend": "core.kernels",
     "KVCache": "core.kv_cache",
     "Mask": "core.masks",

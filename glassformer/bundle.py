@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +78,7 @@ from glassformer.weights.atomic_write import STAGED, atomic_write, finish_staged
 from glassformer.weights.checksums import CHECKSUMS_FILE, listed_files, verify_checksums, write_checksums
 from glassformer.weights.convert import to_ours, to_theirs
 from glassformer.weights.store import (
+    STEMS,
     find_gguf,
     open_weights,
     pause_gc,
@@ -87,9 +89,19 @@ from glassformer.weights.store import (
 
 Layout = Literal["hf", "glassformer"]
 Value = TypeVar("Value")
+Encoded = TypeVar("Encoded", bound="SizedBytes")
+_IMAGES_LOCK = threading.Lock()  # not in a bundle, which can be copied
+CACHED_IMAGE_BYTES = 1 << 26  # of the encoded images that a bundle keeps
 SPEC_FILE, CONFIG_FILE, GENERATION_FILE = "spec.json", "config.json", "generation_config.json"
 ADAPTER = "adapter"  # subfolder with the LoRA adapter that is merged into the weights, in PEFT's layout
 PUBLISHED_FILE = "published.json"  # in Glassformer's layout: the original published config
+
+
+class SizedBytes(Protocol):
+    """What knows its size in bytes, e.g. a tensor."""
+
+    @property
+    def nbytes(self) -> int: ...
 
 
 @dataclass
@@ -111,7 +123,7 @@ class Bundle:
     folder: Path | None = None
     weights: WeightFormat = "own"
     _prepared: tuple[Any, str, nn.Module] | None = field(default=None, init=False, repr=False, compare=False)
-    _embeddings: tuple[nn.Module, Any, OrderedDict[bytes, Any]] | None = field(
+    _images: tuple[nn.Module, Any, OrderedDict[bytes, SizedBytes]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
     _towers: dict[str, Bundle] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -149,15 +161,38 @@ class Bundle:
             self._towers[name] = Bundle(model=model, job=self.job, weights=self.weights, **parts)
         return self._towers[name]
 
-    def image_embeddings(self) -> OrderedDict[bytes, Any]:
-        """Return the cache of encoded images, by digest; a new one if the model's weights have changed."""
+    def cached_image(self, key: bytes | None, encode: Callable[[], Encoded]) -> Encoded:
+        """Return what `encode` returns for an image, from the cache if possible; see `cached_images`."""
+        (encoded,) = self.cached_images([key], lambda missing: [encode()])
+        return encoded
+
+    def cached_images(
+        self, keys: Sequence[bytes | None], encode: Callable[[list[int]], Iterable[Encoded]]
+    ) -> list[Encoded]:
+        """Return what `encode` returns for images, from a cache as long as the weights do not change.
+
+        keys: digests of the images; None: do not cache. The least recently used images are dropped.
+        encode: called with the indices of the images that are not in the cache.
+        """
         from glassformer.inference.prepare import WeightFingerprint
 
         model, prepared = self.model, self.inference_model()
-        cached = self._embeddings
-        if cached is None or cached[0] is not prepared or not cached[1].matches(model):
-            cached = self._embeddings = (prepared, WeightFingerprint(model), OrderedDict())
-        return cached[2]
+        found: dict[int, Any] = {}
+        with _IMAGES_LOCK:
+            if self._images is None or self._images[0] is not prepared or not self._images[1].matches(model):
+                self._images = (prepared, WeightFingerprint(model), OrderedDict())
+            cache = self._images[2]
+            for index, key in enumerate(keys):
+                if key is not None and key in cache:
+                    cache.move_to_end(key)
+                    found[index] = cache[key]
+        if missing := [index for index in range(len(keys)) if index not in found]:
+            found |= zip(missing, encode(missing), strict=True)
+            with _IMAGES_LOCK:
+                cache |= {key: found[index] for index in missing if (key := keys[index]) is not None}
+                while len(cache) > 1 and sum(image.nbytes for image in cache.values()) > CACHED_IMAGE_BYTES:
+                    cache.popitem(last=False)
+        return [found[index] for index in range(len(keys))]
 
     @property
     def spec(self) -> spec.ModelSpec:
@@ -258,12 +293,15 @@ def load(
     _fill(model, tensors, dtype, device, copy=not mmap)
     if (image_processor := read_image_processor(described)) is not None:
         files[IMAGE_PROCESSOR_FILE] = image_processor
+    generation = read_config(described / GENERATION_FILE)
+    if family is not None:
+        generation |= family.read_generation(Config(config, str(described / CONFIG_FILE)))
     return Bundle(
         model=model,
         tokenizer=load_tokenizer(path) or load_tokenizer(base),
         family=family.name if family else None,
         config=config,
-        generation=read_config(described / GENERATION_FILE),
+        generation=generation,
         job=read_job(described / JOB_FILE, getattr(getattr(model_spec, "input", None), "channels", None)),
         files=files,
         folder=path,
@@ -413,6 +451,7 @@ def save(
             bundle.model,
             config=bundle.config,
             files=bundle.files,
+            generation=bundle.generation,
             names=state,
             classes=bundle.job.classes,
         )
@@ -431,12 +470,14 @@ def save(
     if layout == "hf" and family is not None and bundle.folder and has_lora(bundle.model):
         table = family.table(bundle.spec, ())
         config, adapter_tensors = adapter_files(
-            bundle.model, table, bundle.folder, architecture=files[CONFIG_FILE]["architectures"][0]
+            bundle.model, table, bundle.folder, architecture=Config(files[CONFIG_FILE]).architecture
         )
         files |= {f"{ADAPTER}/{name}": files[name] for name in (CONFIG_FILE, JOB_FILE) if name in files}
         files[f"{ADAPTER}/{ADAPTER_CONFIG}"] = config
     with replaced_files(path) as staged:
-        save_weights(staged, state)
+        save_weights(
+            staged, state, stem=STEMS[family.library if family and layout == "hf" else "transformers"]
+        )
         if adapter_tensors:
             make_folder(staged / ADAPTER)
             save_file(staged / ADAPTER / ADAPTER_WEIGHTS, adapter_tensors)
@@ -510,8 +551,8 @@ def read_spec(path: Path) -> Any:
 
 
 def build_from_spec(model_spec: Any) -> Any:
-    """Build a fresh Transformer or baseline from its spec."""
-    if model_spec.stacks():
+    """Build a fresh model from its spec; baselines have no heads."""
+    if model_spec.heads():
         return build_model(model_spec)
     from glassformer import baselines
 

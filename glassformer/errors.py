@@ -77,10 +77,12 @@ class InvalidValueError(GlassformerError):
     value: Any
     expected: str
     hint: str = ""
-    template: ClassVar[str] = "{name} is {value!r:.80}; expected {expected}"
+    template: ClassVar[str] = "{name} is {value}; expected {expected}"
 
     def message(self) -> str:
-        return re.sub(r"\s*\n\s*", " ", super().message())  # a module is shown on several lines
+        value = re.sub(r"\s*\n\s*", " ", repr(self.value))  # a module is shown on several lines
+        value = value if len(value) <= 80 else f"{value[:78]}…{value[-1]}"
+        return self.template.format(**{**self._values(), "value": value})
 
 
 @dataclass(eq=False)
@@ -177,6 +179,47 @@ class ShapeError(GlassformerError):
 
     def message(self) -> str:
         return f"{self.what} has shape {tuple(self.shape)}; expected {self.expected}"
+
+
+@dataclass(eq=False)
+class ImageTokensError(GlassformerError):
+    """The placeholder tokens of a text do not match its images.
+
+    num_images: the images. num_tokens: tokens of each image. found: placeholder tokens in the text.
+    """
+
+    num_images: int
+    num_tokens: int
+    found: int
+    hint: str = "let the processor insert them"
+
+    def message(self) -> str:
+        expected = self.num_images * self.num_tokens
+        images = "1 image takes" if self.num_images == 1 else f"{self.num_images} images take"
+        return f"{images} {expected} placeholder tokens; the text has {self.found}"
+
+
+@dataclass(eq=False)
+class ImagePlaceholderError(GlassformerError):
+    """The image tokens in a prompt do not match the images of a conversation.
+
+    image: number of the first image without an image token, from 1; None if there are too many tokens.
+    token: the image token. expected, found: numbers of image tokens.
+    """
+
+    image: int | None
+    token: str
+    expected: int
+    found: int
+    hint: str = ""
+
+    def message(self) -> str:
+        if self.image is None:
+            problem = f"an image token {self.token} in the prompt belongs to no image"
+        else:
+            problem = f"image {self.image} has no image token {self.token} in the prompt"
+        tokens = "token" if self.expected == 1 else "tokens"
+        return f"{problem}: expected {self.expected} {tokens}, found {self.found}"
 
 
 @dataclass(eq=False)

@@ -28,7 +28,8 @@ SIZES = frozenset(
     d_ff channels patch_length context_length image_size patch_size stride num_labels pooler_dim
     prediction_length projection_dim mask_dim num_targets season src_vocab_size tgt_vocab_size num_queries
     class_layers query_layers num_points box_layers stem_width widths depths strides dilations
-    hidden_dim pretrained_size expansion local_conv mask_channels num_masks iou_dim iou_layers
+    hidden_dim pretrained_size expansion local_conv mask_channels num_masks iou_dim iou_layers shuffle
+    image_kinds
     """.split()
 )
 POSITIVE = frozenset("eps norm_eps base factor low_freq_factor high_freq_factor".split())

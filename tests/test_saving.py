@@ -22,7 +22,7 @@ def test_save_that_cannot_start_keeps_the_old_model(tmp_path: Path, monkeypatch:
     old, folder = glassformer.tiny("gpt2"), tmp_path / "model"
     glassformer.save(old, folder)
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise glassformer.GlassformerError("no space left")
 
     monkeypatch.setattr(bundle, "save_weights", full)

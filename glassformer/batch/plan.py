@@ -204,7 +204,8 @@ def open_input(path: Path, request: BatchRequest) -> InputTable:
     """Open a table with the columns that the task reads."""
     reader = open_table(path, encoding=request.encoding, delimiter=request.delimiter, decimal=request.decimal)
     kind = find_task(request.task).inputs
-    columns = choose_columns(reader, request.columns, request.trained_columns, kind.columns)
+    named = request.columns or (() if request.trained_columns else kind.names)
+    columns = choose_columns(reader, named, request.trained_columns, kind.columns)
     table = InputTable(reader, columns, lists="series" in kind.modalities)
     if kind.pairs == "always" and len(table.columns) != kind.columns:
         raise InvalidValueError("column", list(table.columns), f"two columns: {kind.name}")

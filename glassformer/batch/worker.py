@@ -17,7 +17,7 @@ from glassformer.data.row_errors import Invalid
 from glassformer.data.tables import InputTable, TableRow, TableWriter
 from glassformer.errors import GlassformerError
 from glassformer.tasks.base import Callbacks
-from glassformer.tasks.cells import cell_reader
+from glassformer.tasks.cells import cell_reader, locate_image
 from glassformer.tasks.registry import find_task
 
 MAX_ATTEMPTS = 3  # to process a block; one that ends every worker would be retried forever
@@ -73,13 +73,15 @@ class BatchWorker:
         if attempts >= MAX_ATTEMPTS:
             raise DeadlyBlockError(block.path, block.start + 1, block.stop, attempts)
         table, rows = self._reader.read(block)
+        folder = table.table.path.parent
+        texts = [locate_image(row.texts, predictor.bundle, folder) for row in rows]
         types = {**predictor.types, ERROR: str}
         errors = 0
         with (
             self._output.new_file(part) as path,
             TableWriter(path, types, source=table) as out,
         ):
-            for row, cells in zip(rows, predictor.cells([row.texts for row in rows]), strict=True):
+            for row, cells in zip(rows, predictor.cells(texts), strict=True):
                 out.write(row.record, cells)
                 errors += ERROR in cells
         return errors
@@ -116,7 +118,7 @@ class RowPredictor:
     def __init__(self, request: BatchRequest, *, device: str = "auto", threads: int | None = None) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
-        bundle = load(request.model, dtype=request.dtype, device=resolve_device(device))
+        self.bundle = bundle = load(request.model, dtype=request.dtype, device=resolve_device(device))
         self._spec = find_task(request.task)
         self._read, more = cell_reader(self._spec, bundle)
         options = self._spec.brief(bundle, self._spec.read_options({**more, **request.options}))

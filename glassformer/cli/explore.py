@@ -31,7 +31,7 @@ def explore(
             help="Model folders, run folders, or shipped models (default: all shipped models).",
         ),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Initial input text.")] = None,
+    text: Annotated[str | None, typer.Option(help="Initial input text, or question about the image.")] = None,
     to: To = None,
     image: Annotated[
         Path | None, typer.Option(help="Input image (only with --export).", exists=True, dir_okay=False)
@@ -75,6 +75,7 @@ def explore(
 
     def check(bundles: Mapping[str, Bundle]) -> None:
         from glassformer.interpret.catalog import describe_model
+        from glassformer.interpret.views import view_of
 
         problems: list[UnsupportedError] = []
         for name, bundle in bundles.items():
@@ -86,8 +87,11 @@ def explore(
             raise problems[0]
         for problem in problems:
             message(f"note: {problem}; the page leaves it out")
+        first = next(iter(bundles.values()))
         if to is not None:
-            query["to"] = _target_language(next(iter(bundles.values())), to)
+            query["to"] = _target_language(first, to)
+        if text is not None and not problems and "question" in view_of(first).needs:
+            query["question"] = query.pop("in")
 
     def on_ready(url: str, model_names: list[str]) -> None:
         parameters = "&".join(f"{key}={quote(value)}" for key, value in query.items() if value is not None)
@@ -111,23 +115,26 @@ def _export_page(
     from glassformer.interpret.views import view_of
     from glassformer.weights.atomic_write import atomic_write
 
-    reads_images, reads_texts = (one in bundle.spec.modalities for one in ("image", "text"))
-    if (image is not None and not reads_images) or (text is not None and not reads_texts):
+    view, input = view_of(bundle), None
+    field = next((name for name in ("text", "question") if name in view.needs), None)
+    if (image is not None and "image" not in view.needs) or (text is not None and field is None):
         raise UnsupportedError(subject=f"the model {name!r}", feature="images" if text is None else "text")
-    inputs: dict[str, Any] = {} if image is None else {"image": b64encode(image.read_bytes()).decode()}
-    if reads_images and reads_texts and (image is not None or text is not None):
+    if any(option is not None for option in (text, to, image)):
         example = example_input(bundle)
-        inputs = {"image": inputs.get("image", example.image), "text": text or example.text}
-    elif text is not None or to is not None:
-        example = example_input(bundle)
-        language = example.to if to is None else _target_language(bundle, to)
-        first, *others = view_of(bundle).split((example.text if text is None else text) or "", language)
-        if others:
-            message(f"note: the text is split into {len(others) + 1} parts; the page shows the first")
-        inputs = {"text": first, "to": language}
+        values: dict[str, Any] = {need: getattr(example, need) for need in (*view.needs, "to")}
+        if image is not None:
+            values["image"] = b64encode(image.read_bytes()).decode()
+        if to is not None:
+            values["to"] = _target_language(bundle, to)
+        if field is not None:
+            parts = view.split((values[field] if text is None else text) or "", values["to"])
+            if len(parts) > 1:
+                message(f"note: the text is split into {len(parts)} parts; the page shows the first")
+            values[field] = parts[0]
+        input = TraceInput(**values)
     page = export_page(
         bundle,
-        TraceInput(**inputs) if inputs else None,
+        input,
         name=name,
         log=lambda text: message(f"note: {text}"),
     ).encode()
@@ -137,8 +144,8 @@ def _export_page(
 
 
 def _target_language(bundle: Bundle, to: str) -> str:
-    from glassformer.tasks.generation_options import is_sequence_to_sequence
+    from glassformer.interpret.views import view_of
 
-    if not is_sequence_to_sequence(bundle.spec):
+    if view_of(bundle).languages() is None:
         raise UnsupportedError(subject="the model", feature="target languages (--to)")
     return resolve_language(bundle, to)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, product, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, Unpack
 
@@ -23,6 +23,7 @@ from glassformer.errors import (
     FileExistsAlreadyError,
     FileProblemError,
     GlassformerError,
+    InvalidValueError,
     MissingValueError,
 )
 from glassformer.messages import plural, quantity
@@ -88,20 +89,22 @@ class LineErrors:
 class Inputs:
     """Input texts in order, tuples of texts if several columns of a table are read.
 
-    total: number of texts, if known. first: number of lines skipped by `skip`. images: the paths of image
-    files, if folders or patterns stand for them. table: the table they are read from. records: if kept, the
-    rows that were read and whose results are not written yet.
+    total: number of texts, if known. first: number of lines skipped by `skip`. images, questions: the paths
+    of image files, if folders or patterns stand for them, and the questions, if there are several.
+    table: the table they are read from. records: if kept, the rows that were read and whose results are not
+    written yet.
     """
 
     source: Literal["arguments", "file", "stdin", "terminal"]
     images: Sequence[str] = ()
+    questions: Sequence[str] = ()
     lines: Iterator[Any] = field(default_factory=lambda: iter(()))
     total: int | None = None
     first: int = 0
     table: InputTable | None = None
     keeps_records: bool = False
     records: deque[dict[str, object]] = field(default_factory=deque)
-    column: str = "text"  # of the inputs in a table that is written, unless they are read from one
+    columns: tuple[str, ...] = ("text",)  # of the inputs in a table that is written, unless it is read
     errors: LineErrors = field(default_factory=LineErrors)
     on_processed: Callable[[int], None] = lambda count: None  # called with the number of processed lines
 
@@ -116,12 +119,20 @@ class Inputs:
     def process(self, task: Task[Any, Result], *, skip_blank: bool = True) -> Iterator[Result]:
         """Yield the results of a task, in order; terminal input is processed line by line."""
         if self.source != "terminal":
-            return task.run(self.lines, self._callbacks(skip_blank))
+            return self._process(task, skip_blank)
         return (
             result
             for number, line in enumerate(self.lines)
             for result in task.run([line], self._callbacks(skip_blank, number))
         )
+
+    def _process(self, task: Task[Any, Result], skip_blank: bool) -> Iterator[Result]:
+        from glassformer.tasks.base import RejectedInputError
+
+        try:
+            yield from task.run(self.lines, self._callbacks(skip_blank))
+        except RejectedInputError as error:
+            raise (error.reason if self.total == 1 else error) from None  # the only one needs no number
 
     def _callbacks(self, skip_blank: bool, before: int = 0) -> Callbacks:
         from glassformer.tasks.base import Callbacks
@@ -193,19 +204,49 @@ def read_inputs(
 def named_inputs(column: str, names: Sequence[str], values: Sequence[Any]) -> Inputs:
     """Return inputs with names, e.g. image files. column: of the names in a table that is written."""
     errors = LineErrors(unit="series" if column == "id" else column)
-    inputs = Inputs(source="file", total=len(names), column=column, errors=errors)
+    inputs = Inputs(source="file", total=len(names), columns=(column,), errors=errors)
     inputs.lines = _recorded_lines(iter(values), inputs, iter(names))
     return inputs
 
 
+def read_image_questions(arguments: Sequence[str], images: Sequence[str]) -> Inputs:
+    """Return each question about each image. arguments: images, then questions.
+
+    images: the files that folders and patterns among the arguments stand for, and all other arguments.
+    """
+    from glassformer.data.image_files import is_image_name
+
+    def is_image(argument: str) -> bool:
+        return os.path.exists(argument) or is_image_name(Path(argument))
+
+    given = images or arguments
+    files = list(takewhile(is_image, given))
+    questions = given[len(files) :]
+    if not files:
+        raise MissingValueError("IMAGE", f"before the question {questions[0]!r:.60}")
+    if not questions:
+        raise MissingValueError("QUESTION", f"about {files[0]}")
+    if misplaced := next(filter(is_image, questions), None):
+        raise InvalidValueError("QUESTION", misplaced, "a question; images come first")
+    pairs = list(product(files, questions))
+    errors = LineErrors(unit="question")
+    inputs = Inputs(source="file" if len(pairs) > 1 else "arguments", total=len(pairs), errors=errors)
+    inputs.columns = ("image", "question")
+    inputs.images = [image for image, _ in pairs] if len(files) > 1 or images else ()
+    inputs.questions = [question for _, question in pairs] if len(questions) > 1 else ()
+    inputs.lines = _recorded_lines(iter(pairs), inputs)
+    return inputs
+
+
 def _recorded_lines(
-    lines: Iterator[Any], inputs: Inputs, names: Iterator[str] | None = None
+    lines: Iterator[Any], inputs: Inputs, names: Iterator[Any] | None = None
 ) -> Iterator[Any]:
     """Yield the lines, and keep them, or their names, for a table that is written."""
     for line in lines:
         name = line if names is None else next(names)
         if inputs.keeps_records:
-            inputs.records.append({inputs.column: name})
+            values = name if isinstance(name, tuple) else (name,)
+            inputs.records.append(dict(zip(inputs.columns, values, strict=True)))
         yield line
 
 
@@ -370,7 +411,7 @@ def open_output(
     with ExitStack() as stack:
         file: BinaryIO | None = None
         if columns is not None and file_format(out) != "plain":
-            table = TableWriter(out, columns, source=inputs.table, names=(inputs.column,), resume=resume)
+            table = TableWriter(out, columns, source=inputs.table, names=inputs.columns, resume=resume)
             stack.push(table)
             inputs.skip(table.rows)
             inputs.keeps_records = True

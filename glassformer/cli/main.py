@@ -88,13 +88,14 @@ RENAMED_FLAGS = {
 def current_flags(args: Sequence[str]) -> list[str]:
     """Replace the flags of version 0.2.0, with a warning."""
     renamed = RENAMED_FLAGS.get(next((arg for arg in args if not arg.startswith("-")), ""), {})
+    end = args.index("--") if "--" in args else len(args)  # what follows are values
     current = []
-    for arg in args:
+    for arg in args[:end]:
         flag, equals, value = arg.partition("=")
         if flag in renamed:
             message(f"warning: {flag} is now {renamed[flag]}")
         current.append(f"{renamed.get(flag, flag)}{equals}{value}")
-    return current
+    return [*current, *args[end:]]
 
 
 def commands() -> dict[str, Command]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -22,13 +23,13 @@ from rich.table import Table
 from glassformer.bundle import Bundle
 from glassformer.core import spec
 from glassformer.core.observe import observe
-from glassformer.errors import UnsupportedError
 from glassformer.verify.inputs import fitting_length, named_outputs, random_inputs
 
 # all blocks of a stack have the same shapes, so the first one is enough
 OBSERVED = ("*embed.*", "*.blocks.0.*", "*.final_norm", "*.merging.*", "head.*")
+LEVELS = ("*.layers.?", "*.attentions.?", "*.levels.?.down", "*.levels.?.up", "bottleneck")  # of convolutions
 PARTS: tuple[str, ...] = ("backbone", "embedding", "positions", "self-attention", "cross-attention")
-PARTS += ("feed-forward", "patch merging", "norms", "head")
+PARTS += ("feed-forward", "patch merging", "convolutions", "norms", "head")
 NORMS = ("norm_self", "norm_cross", "norm_ffn", "norm_self_out", "norm_cross_out", "norm_ffn_out")
 BLOCK_PARTS = ("resid_in", "self_attn", "cross_attn", "ffn", *NORMS)
 DEFAULT_LENGTH = 16
@@ -68,7 +69,7 @@ def summarize_model(bundle: Bundle, batch: int, length: int | None = None) -> Mo
     model = bundle.model
     length = length or fitting_length(model.spec, DEFAULT_LENGTH)
     sample = random_inputs(model, batch=batch, length=length, target_length=length)
-    record = observe(model, sample.arguments(), want=OBSERVED)
+    record = observe(model, sample.arguments(), want=(*OBSERVED, *LEVELS))
     activations: dict[str, Shape] = {}
     for name in record:
         if name.endswith("_attn.heads"):
@@ -79,7 +80,7 @@ def summarize_model(bundle: Bundle, batch: int, length: int | None = None) -> Mo
     counts = {part: sum(p.numel() for n, p in parameters if part_of(n) == part) for part in PARTS}
     longest = max((shape[2] for name, shape in activations.items() if name.endswith(".k")), default=1)
     return ModelSummary(
-        inputs=tuple(tuple(x.shape) for x in sample.inputs),
+        inputs=tuple(tuple(x.shape) for x in (*sample.inputs, *sample.conditions.values())),
         activations=activations,
         outputs={name: tuple(t.shape) for name, t in named_outputs(record.output).items()},
         parameters={part: count for part, count in counts.items() if count},
@@ -101,16 +102,19 @@ def part_of(name: str) -> str:
         return "head"
     if "backbone" in path:
         return "backbone"
-    if any(step.startswith("norm_") or step in ("norm", "final_norm") for step in path):
+    norms = ("norm", "norm1", "norm2", "final_norm")
+    if any(step.startswith(("norm_", "scale_")) or step in norms for step in path):
         return "norms"
     parts = {
         "self_attn": "self-attention",
         "cross_attn": "cross-attention",
         "ffn": "feed-forward",
         "position": "positions",
+        "attention": "self-attention",
         "merging": "patch merging",
     }
-    return next((parts[step] for step in path if step in parts), "embedding")
+    rest = "convolutions" if "levels" in path else "embedding"
+    return next((parts[step] for step in path if step in parts), rest)
 
 
 def _cache_bytes(bundle: Bundle, activations: dict[str, Shape]) -> int | None:
@@ -155,6 +159,8 @@ def draw_model(model: spec.ModelSpec, summary: ModelSummary, width: int) -> Rend
     if "encoder.final_norm" in summary.activations and "" not in model.stacks()["encoder"].parts():
         norm = {"encoder.final_norm": describe(getattr(model.stacks()["encoder"], "final_norm", None))}
         parts.append(_outside(_rows("encoder.final_norm", norm, summary), width))
+    if not parts:  # convolutions
+        parts.append(_outside(_level_rows(summary), width))
     tied = ", tied to the token embedding" if "head" in model.tied else ""
     head = [("▼", "head", describe(model.head) + tied, shape) for shape in summary.outputs.values()]
     return Group(*parts, _outside(head, width))
@@ -164,14 +170,14 @@ def _stacks(model: spec.ModelSpec) -> list[tuple[str, spec.StackSpec, str, spec.
     """Return the name and spec of each stack, and of its input embedding; of a later stage, its merging."""
     rows: list[tuple[str, spec.StackSpec, str, spec.InputSpec | None]] = []
     stacks = zip(model.stacks().items(), model.embeddings().items(), strict=False)
+    if any(".levels." in name for name in model.stacks()):
+        return rows
     for (name, stack), (embed, source) in stacks:
         first, *rest = stack.parts().items()
         rows.append((f"{name}{first[0]}", first[1], embed, source))
         for path, part in rest:
             number = int(path.rpartition(".")[2])
             rows.append((f"{name}{path}", part, f"{name}.merging.{number - 1}", None))
-    if not rows:
-        raise UnsupportedError(f"a {model.kind}", "a drawing")
     return rows
 
 
@@ -213,6 +219,14 @@ def _rows(prefix: str, details: dict[str, str], summary: ModelSummary) -> Iterat
     for name, shape in summary.activations.items():
         if name.startswith(prefix):
             yield wires.get(name.rpartition(".")[2], "│"), name, details.get(name, ""), shape
+
+
+def _level_rows(summary: ModelSummary) -> Iterator[Row]:
+    """Yield the rows of a model of convolutions: its input, every layer, and the attention after it."""
+    yield "╷", "input", "", summary.inputs[0]
+    for name, shape in summary.activations.items():
+        if not name.startswith("head.") and any(fnmatchcase(name, p) for p in (*LEVELS, "embed.out")):
+            yield "│", name, "", shape
 
 
 def _input_rows(name: str, stack_input: spec.InputSpec, summary: ModelSummary, number: int) -> Iterator[Row]:

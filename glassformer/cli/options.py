@@ -162,6 +162,12 @@ class LineOptions(DeviceOptions):
             lists=lists,
             **self.table_options,
         )
+        if texts and inputs.source == "arguments" and bundle.spec.modalities[0] == "image":
+            inputs = named_inputs("image", texts, texts)
+            if len(texts) == 1:
+                inputs.source = (
+                    "arguments"  # its error ends the command; of several images, a bad one is skipped
+                )
         note_file_as_text(texts, bundle)
         return inputs
 

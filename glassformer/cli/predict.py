@@ -19,12 +19,19 @@ from glassformer.cli.lines import (
     check_line_output,
     open_output,
     progress_callback,
+    read_image_questions,
     read_lines,
 )
 from glassformer.cli.options import LineOptions, expand_folders, optional
-from glassformer.errors import FileProblemError, InvalidValueError, MissingValueError, UnsupportedError
+from glassformer.errors import (
+    ConflictError,
+    FileProblemError,
+    InvalidValueError,
+    MissingValueError,
+    UnsupportedError,
+)
 from glassformer.messages import plural, quantity
-from glassformer.tasks.registry import TaskSpec
+from glassformer.tasks.registry import IMAGE_QUESTION, TaskSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,7 +80,19 @@ def run_lines(run: TaskRun, options: LineOptions) -> None:
     finally:
         errors.report_all()
     columns = 1 if text is not None else spec.inputs.columns
-    inputs = options.read(run.inputs, bundle, columns, series="series" in spec.inputs.modalities)
+    if options.file is not None and bundle.job.data_columns is None and spec.inputs.names:
+        options.columns = options.columns or [*spec.inputs.names]
+    if spec.inputs == IMAGE_QUESTION and run.inputs:
+        if options.file is not None:
+            raise ConflictError(names=("IMAGE", "file"), reason="both give the inputs")
+        inputs = read_image_questions(run.inputs, expand_folders(run.inputs, bundle))
+    else:
+        inputs = options.read(run.inputs, bundle, columns, series="series" in spec.inputs.modalities)
+    if inputs.table is not None and "image" in bundle.spec.modalities:
+        from glassformer.tasks.cells import locate_image
+
+        folder = inputs.table.table.path.parent
+        inputs.lines = (locate_image(line, bundle, folder) for line in inputs.lines)
     if inputs.table is not None and inputs.table.lists:
         from glassformer.tasks.cells import cell_reader
 
@@ -125,16 +144,13 @@ def _print_results(
                 result = spec.result.of(output)
                 if getattr(result, "warnings", None):
                     warnings.append(result)
-                image = inputs.images[number - 1] if inputs.images else None
+                several = {"image": inputs.images, "question": inputs.questions}
+                known = {name: values[number - 1] for name, values in several.items() if values}
                 if options.as_json:
                     values = result.to_json() if error is None else {"error": error}
-                    line = json.dumps(
-                        {**({"image": image} if image else {}), **values, "seconds": seconds},
-                        ensure_ascii=False,
-                    )
+                    line = json.dumps({**known, **values, "seconds": seconds}, ensure_ascii=False)
                 else:
-                    line = result.line() if error is None else ""
-                    line = f"{image}\t{line}" if image else line
+                    line = "\t".join([*known.values(), result.line() if error is None else ""])
                 writer.write(line, {} if error is not None else result.cells())
     finally:
         for note in spec.notes(bundle, warnings) if spec.notes is not None else ():
@@ -203,6 +219,6 @@ def _save_vectors(out: Path, inputs: Inputs, vectors: Iterable[Tensor], width: i
             inputs.errors.pop(number)
     message(f"wrote {quantity(inputs.total, 'vector')} of {width} values to {out}")
     if empty:
-        source = "bad images" if inputs.images else "empty or invalid lines"
+        source = "bad images" if "image" in inputs.columns else "empty or invalid lines"
         message(f"note: {empty:,} {plural('vector', empty)} of {source} {'is' if empty == 1 else 'are'} NaN")
     inputs.errors.raise_if_any()

@@ -16,11 +16,10 @@ import typer
 
 from glassformer.cli.console import message
 from glassformer.cli.options import DeviceOptions, Port, optional, with_options
-from glassformer.errors import InvalidValueError, MissingDependencyError, MissingValueError, UnsupportedError
+from glassformer.errors import InvalidValueError, MissingDependencyError, MissingValueError
 from glassformer.pretrained import resolve_name
+from glassformer.server import KEY_VARIABLE, check_key_variables
 
-KEY_VARIABLE = "GLASSFORMER_API_KEY"
-FORMER_KEY_VARIABLE = "GLASSFORMER_TOKEN"  # of version 0.2.0
 _access = partial(typer.Option, rich_help_panel="Access", show_default=False)
 _limit = partial(typer.Option, rich_help_panel="Limits")
 _log = partial(typer.Option, rich_help_panel="Logs and metrics")
@@ -91,6 +90,15 @@ class ServeOptions(DeviceOptions):
             help="Maximum number of tokens of a prompt and its answer (default: the model's context).",
         ),
     ] = None
+    max_image_tokens: Annotated[
+        int | None,
+        _limit(
+            min=1,
+            show_default=False,
+            help="Maximum number of tokens of an image in a conversation; a large image is then read in less "
+            "detail (default: as the model's folder says).",
+        ),
+    ] = None
     max_batch_total_tokens: Annotated[
         int | None,
         _limit(
@@ -147,8 +155,8 @@ def serve(
     """
     if options.metrics_host is not None and options.metrics_port is None:
         raise MissingValueError(name="metrics_port", needed_for="with --metrics-host")
-    if FORMER_KEY_VARIABLE in os.environ and options.api_key is None and options.api_keys_file is None:
-        raise UnsupportedError("serve", FORMER_KEY_VARIABLE, hint=f"set {KEY_VARIABLE} instead")
+    if options.api_key is None and options.api_keys_file is None:
+        check_key_variables()
     if options.api_key is not None and options.api_key != os.environ.get(KEY_VARIABLE):
         message("note: other users of this machine can read --api-key; set GLASSFORMER_API_KEY instead")
     run_server(models, options, on_ready=_print_urls)
@@ -211,6 +219,7 @@ def run_server(
             slots=options.slots,
             max_model_len=options.max_model_len,
             max_batch_total_tokens=options.max_batch_total_tokens,
+            max_image_tokens=options.max_image_tokens,
             enable_prefix_caching=options.enable_prefix_caching,
         )
         if options.metrics_port is not None:

@@ -32,6 +32,10 @@ INPUTS: Mapping[InputKind, tuple[str, str]] = {  # the name of the argument, and
     registry.PROMPT: ("TEXT", f"Prompts {STDIN}."),
     registry.QUESTION: ("QUESTION", "Questions; without --context, each followed by a tab and its context."),
     registry.IMAGE: ("IMAGE", "Image files, folders or patterns such as 'scans/*.png'."),
+    registry.IMAGE_QUESTION: (
+        "IMAGE... QUESTION...",
+        "Image files, folders or patterns such as 'scans/*.png'; then questions about each of them.",
+    ),
     registry.MARKED_IMAGE: ("IMAGE", "Image files, folders or patterns such as 'scans/*.png'."),
     registry.TEXT_OR_IMAGE: ("INPUT", f"Texts, or image files and folders for an image model {STDIN}."),
     registry.SAMPLE: ("INPUT", f"Texts, or image files and folders for an image model {STDIN}."),
@@ -123,7 +127,8 @@ def output_of(spec: TaskSpec) -> tuple[type[Any], Callable[[TaskRun, Any], None]
     from glassformer.cli import predict
 
     groups = {"never": predict.LineOptions, "allowed": predict.PairOptions, "always": predict.QuestionOptions}
-    return groups[spec.inputs.pairs], predict.run_lines
+    names_context = spec.inputs != registry.IMAGE_QUESTION
+    return groups[spec.inputs.pairs if names_context else "never"], predict.run_lines
 
 
 def help_text(spec: TaskSpec) -> str:

@@ -9,6 +9,6 @@ Who has read a chapter about the Transformer of 2017 reads these files, in this 
 5. `inputs` and `model`: encoder-decoder, encoder-only, decoder-only; `heads`: from hidden states to logits
 
 `spec` describes a model as nested dataclasses, and `build` makes modules of them. `kv_cache` is for decoding
-step by step, `observe` for looking inside. `vision` and `series` have the parts for images and time series;
-no file above imports them.
+step by step, `observe` for looking inside. `vision`, `series` and `diffusion` have the parts for images, time
+series and diffusion models; no file above imports them.
 """

@@ -67,12 +67,13 @@ class Block(nn.Module):
 
     self_attn: self-attention
     ffn: feed-forward layer
-    norm: function that creates a norm; called once for each norm that the wiring needs
+    norm: function that creates a norm; called once for each norm that the wiring needs, in their order; it
+    may return None for no norm
     wiring: "post" norm(x + f(x)), "pre" x + f(norm(x)), "sandwich" x + norm(f(norm(x))), "res_post"
     x + norm(f(x)), "parallel" with one shared norm, "parallel_split" with two
     cross_attn: cross-attention, for a decoder with memory
     dropout: dropout rate of the output of each sublayer
-    layer_scale: creates the factor on the output of a sublayer; called once for each; None: no factor
+    layer_scale: creates the factor on the output of a sublayer; called once for each, like `norm`
     local_conv: convolution between self-attention and feed-forward, for tokens of a 2-D grid
     drop_path: stochastic depth: probability of skipping a sublayer for a whole sample in training
     order: whether self-attention or cross-attention comes first
@@ -91,11 +92,11 @@ class Block(nn.Module):
         *,
         self_attn: MultiHeadAttention | nn.Module,
         ffn: FeedForward,
-        norm: Callable[[], nn.Module],
+        norm: Callable[[], nn.Module | None],
         wiring: Wiring = "post",
         cross_attn: MultiHeadAttention | None = None,
         dropout: float = 0.0,
-        layer_scale: Callable[[], LayerScale | Conditional] | None = None,
+        layer_scale: Callable[[], LayerScale | Conditional | None] | None = None,
         drop_path: float = 0.0,
         order: Literal["self_first", "cross_first"] = "self_first",
         local_conv: nn.Module | None = None,

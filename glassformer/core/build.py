@@ -34,7 +34,7 @@ def build_model(spec: specs.ModelSpec) -> Model:
             model = _decoder_class(spec)(
                 spec,
                 **embeddings_and_head(spec),
-                encoder=build_layers(spec.encoder),
+                encoder=build_layers(spec.encoder, memory_dim=spec.source.memory_dim),
                 connector=Linear(spec.encoder.d_model, memory_dim) if spec.connector else None,
                 decoder=build_stack(spec.decoder, memory_dim=memory_dim),
             )
@@ -47,6 +47,14 @@ def build_model(spec: specs.ModelSpec) -> Model:
                 decoder=build_stack(spec.decoder),
                 head=build_head(spec.head, spec.decoder.d_model, spec.input),
             )
+        case specs.AutoencoderSpec():
+            from glassformer.core.diffusion.autoencoder import Autoencoder
+
+            model = Autoencoder(spec)
+        case specs.UNetSpec():
+            from glassformer.core.diffusion.unet import UNet
+
+            model = UNet(spec)
         case _:
             from glassformer.core.vision.build import build_image_model  # here: text models need no vision
 
@@ -78,15 +86,15 @@ def build_encoder(spec: specs.EncoderOnlySpec) -> EncoderOnly:
     return EncoderOnly(
         spec,
         embed=build_embedding(spec.input, spec.encoder.widths[0]),
-        encoder=build_layers(spec.encoder),
+        encoder=build_layers(spec.encoder, memory_dim=spec.input.memory_dim),
         head=build_head(spec.head, spec.encoder.d_model, spec.input, widths=spec.encoder.widths),
     )
 
 
-def build_layers(spec: specs.EncoderSpec | specs.HybridStagesSpec) -> Any:
-    """Build the layers of an encoder: a stack, or a hierarchy of stages."""
+def build_layers(spec: specs.EncoderSpec | specs.HybridStagesSpec, *, memory_dim: int | None = None) -> Any:
+    """Build the layers of an encoder: a stack, or a hierarchy of stages. memory_dim: see `build_stack`."""
     if isinstance(spec, specs.StackSpec):
-        return build_stack(spec)
+        return build_stack(spec, memory_dim=memory_dim)
     from glassformer.core.vision.build import build_stages
 
     return build_stages(spec)
@@ -153,21 +161,32 @@ def build_block(
     spec: specs.BlockSpec, d_model: int, memory_dim: int | None = None, *, drop_path: float = 0.0
 ) -> Block:
     """Build one layer. drop_path: its stochastic depth rate."""
-    init = spec.layer_scale
     cross = spec.cross_attention
     gated = spec.feed_forward.gated
     return Block(
         self_attn=make_attention(d_model, spec.attention),
         cross_attn=make_attention(d_model, cross, memory_dim=memory_dim) if cross else None,
         ffn=FeedForward(d_model, gated=gated, **vars(spec.feed_forward)),
-        norm=lambda: make_norm(spec.norm, d_model),
         wiring=spec.wiring,
         dropout=spec.dropout,
         local_conv=_local_convolution(d_model, spec.local_conv) if spec.local_conv else None,
-        layer_scale=None if init is None else lambda: LayerScale(d_model, init=init),
         drop_path=drop_path,
         order=spec.order,
+        **_norms_and_factors(spec, d_model),
     )
+
+
+def _norms_and_factors(spec: specs.BlockSpec, d_model: int) -> dict[str, Any]:
+    """Return the arguments of a block that create its norms and the factors of its sublayers."""
+    norm, init = spec.norm, spec.layer_scale
+    if isinstance(norm, specs.AdaptiveNormSpec):
+        from glassformer.core.diffusion.modulation import adaptive_parts
+
+        return adaptive_parts(norm, d_model, crosses=spec.cross_attention is not None)
+    return {
+        "norm": lambda: make_norm(norm, d_model),
+        "layer_scale": None if init is None else lambda: LayerScale(d_model, init=init),
+    }
 
 
 def _local_convolution(d_model: int, size: int) -> nn.Module:
@@ -218,13 +237,21 @@ def build_embedding(spec: specs.InputSpec, d_model: int) -> nn.Module:
                 "position": position and kinds[type(position)](width, **vars(position)),
                 "norm": make_norm(spec.norm, width) if spec.norm else None,
             }
-            return embeddings.TokenInput(d_model, **fields)
+            if not isinstance(spec, specs.EncodedImageSpec):
+                return embeddings.TokenInput(d_model, **fields)
+            from glassformer.core.vision.build import build_token_input  # here: text models need no vision
+
+            return build_token_input(spec, d_model, fields)
         case specs.VectorsSpec():
             return embeddings.VectorInput()
         case specs.SeriesPatchesSpec():
             from glassformer.core.series.patches import SeriesInput
 
             return SeriesInput(d_model, spec)
+        case specs.NoisyLatentsSpec():
+            from glassformer.core.diffusion.latents import NoisyLatentsInput
+
+            return NoisyLatentsInput(d_model, spec)
     from glassformer.core.vision.build import build_image_embedding
 
     return build_image_embedding(spec, d_model)
@@ -238,6 +265,10 @@ def build_head(
         from glassformer.core.series.patches import build_series_head
 
         return build_series_head(spec, d_model, source)
+    if isinstance(source, specs.NoisyLatentsSpec) and isinstance(spec, specs.UnpatchifySpec):
+        from glassformer.core.diffusion.latents import UnpatchifyHead
+
+        return UnpatchifyHead(d_model, spec)
     if isinstance(spec, specs.LanguageModelSpec):
         return heads.LanguageModelHead(d_model, **vars(spec))
     if type(spec) in heads.HEADS:

@@ -5,7 +5,7 @@ B batch, T positions, D d_model.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, tap
 from glassformer.core.positions import Grid, LearnedPositions, SinusoidalPositions
 from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
+
+if TYPE_CHECKING:
+    from glassformer.core.inputs import Memory, TextInputs
 
 
 class EmbeddingOutput(NamedTuple):
@@ -26,6 +29,7 @@ class EmbeddingOutput(NamedTuple):
     position_embeddings: (B|1, T, D), added to the inputs of queries and keys of every layer.
     layer_positions: (layers - 1, 1, T, D), added to the outputs of the layers but the last.
     condition: (B, C), read by adaptive norms.
+    memory: what cross-attention of the stack attends to, if the input brings it along.
     loc, scale: shift and scale of a series, which the head reverts.
     """
 
@@ -36,6 +40,7 @@ class EmbeddingOutput(NamedTuple):
     position_embeddings: Tensor | None = None
     layer_positions: Tensor | None = None
     condition: Tensor | None = None
+    memory: Memory | None = None
     loc: Tensor | None = None
     scale: Tensor | None = None
 
@@ -95,6 +100,12 @@ class TokenInput(nn.Module):
         return self.embed_vectors(
             self.token_vectors(ids), positions=positions, last=last, types=types, obs=obs
         )
+
+    def embed_text(
+        self, text: TextInputs, *, last: int | None = None, obs: Observer | None = None
+    ) -> EmbeddingOutput:
+        """Do the same as `forward` with the ids of a text and what belongs to them."""
+        return self(text.ids, positions=text.positions, last=last, types=text.types, obs=obs)  # type: ignore[no-any-return]
 
     def token_vectors(self, ids: Tensor) -> Tensor:
         """Return the scaled token embeddings (B, T, W) of ids (B, T)."""

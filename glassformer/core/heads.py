@@ -34,6 +34,7 @@ class HeadContext(NamedTuple):
     layers: tuple[Tensor, ...] = ()  # (B, T, D) of every layer but the last, for deep supervision
     images: Tensor | None = None  # (B, C, H, W)
     grid: tuple[int, int] | None = None  # rows and columns of the image patches, which are the last tokens
+    condition: Tensor | None = None  # (B, C), for adaptive norms
     states: tuple[LayerOutput, ...] = ()  # of the embedding and of each layer, for feature maps
 
     @classmethod
@@ -44,7 +45,8 @@ class HeadContext(NamedTuple):
             padding=embedded.mask.padding,
             loc=embedded.loc,
             scale=embedded.scale,
-            images=None if embedded.grid is None else inputs,
+            condition=embedded.condition,
+            images=None if embedded.grid is None or not inputs.is_floating_point() else inputs,
             grid=embedded.grid,
         )
 
@@ -217,6 +219,23 @@ class ClassifyHead(LabelHead):
         return self.logits(self.dropout_hidden(pooled) if self.dense is not None else pooled, obs)  # (B, L)
 
 
+class PoolerClassifyHead(nn.Module):
+    """Classify by the first hidden state: tanh pooler, dense layer, norm, activation: (B, T, D) -> (B, L)."""
+
+    def __init__(self, d_model: int, spec: specs.PoolerClassifySpec) -> None:
+        super().__init__()
+        self.pooler = nn.Linear(d_model, d_model)
+        self.dense = nn.Linear(d_model, spec.hidden_dim)
+        self.norm = make_norm(spec.norm, spec.hidden_dim)
+        self.activation = spec.activation
+        self.out = nn.Linear(spec.hidden_dim, spec.num_labels)
+
+    def forward(self, x: Tensor, context: HeadContext, *, obs: Observer | None = None) -> Tensor:
+        pooled = tap(obs, "pooled", torch.tanh(self.pooler(x[:, 0])))  # (B, D)
+        hidden = ACTIVATIONS[self.activation](self.norm(self.dense(pooled)))
+        return tap(obs, "logits", self.out(hidden))
+
+
 def find_ends(x: Tensor, ids: Tensor | None, end_id: int) -> Tensor:
     """Return a mask (B, T) of the end tokens; on a CPU, raise if a row has none."""
     if ids is None:
@@ -343,6 +362,7 @@ HEADS: dict[type, type[nn.Module]] = {
     specs.MaskedLanguageModelSpec: MaskedLanguageModelHead,
     specs.DenseLanguageModelSpec: MaskedLanguageModelHead,
     specs.ClassifySpec: ClassifyHead,
+    specs.PoolerClassifySpec: PoolerClassifyHead,
     specs.TokenClassifySpec: TokenClassifyHead,
     specs.ReplacedTokenSpec: ReplacedTokenHead,
     specs.AnswerSpec: AnswerHead,

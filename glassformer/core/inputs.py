@@ -1,7 +1,8 @@
 """What a model takes, and the steps before the first layer: padding masks, position ids, embeddings.
 
 A model is called with a tensor, or with the tensor and what belongs to it: `TextInputs`, `ImageInputs`,
-`SeriesInputs`. The embedding reads them; the layers see only its `EmbeddingOutput`.
+`ImageTextInputs`, `SeriesInputs`, `LatentInputs`. The embedding reads them; the layers see only its
+`EmbeddingOutput`.
 
 B batch, T positions of the input, S keys, D d_model.
 """
@@ -51,6 +52,7 @@ class ImageInputs:
     pixels: (B, C, height, width)
     pixel_mask: (B, height, width), True for real pixels of padded images
     masked_patches: (B, patches), True for patches that are replaced by the mask token
+    mask: (B, T), (B, 1|T, S) or (B, 1|H, 1|T, S), which tokens may be attended to
 
     >>> from glassformer.core import build, spec
     >>> resnet = spec.ResNetSpec(stem_width=8, widths=(8, 16), depths=(1, 1), strides=(1, 2), layer="basic")
@@ -64,6 +66,25 @@ class ImageInputs:
     pixels: Tensor
     pixel_mask: Tensor | None = None
     masked_patches: Tensor | None = None
+    mask: MaskLike = None
+
+
+@dataclass(frozen=True)
+class ImageTextInputs(TextInputs):
+    """Token ids with images.
+
+    images: (N, C, height, width), in the order of the texts and of the placeholders in them, or the vectors
+    (N, S, W) that `encode_images` of the embedding returned for them
+
+    >>> from glassformer.core import build, spec
+    >>> patches = spec.ImagePatchesSpec(image_size=(8, 8), patch_size=(4, 4))
+    >>> read = spec.TokensAndPatchesSpec(text=spec.TokensSpec(vocab_size=50), image=patches)
+    >>> embed = build.build_embedding(read, 16)
+    >>> embed(ImageTextInputs(torch.tensor([[5, 7, 9]]), images=torch.zeros(1, 3, 8, 8))).x.shape
+    torch.Size([1, 8, 16])
+    """
+
+    images: Tensor | ImageInputs | None = None
 
 
 @dataclass(frozen=True)
@@ -92,15 +113,43 @@ class SeriesInputs:
     covariates: Tensor | None = None
 
 
-ModelInputs = Tensor | TextInputs | ImageInputs | SeriesInputs
+@dataclass(frozen=True)
+class LatentInputs:
+    """Noisy latents of a diffusion model, and what their noise is predicted from.
+
+    latents: (B, C, height, width)
+    timesteps: one time step, or one for each row (B,)
+    labels: classes (B,); None: the empty label, no class
+    text: vectors of a text encoder (B, S, E)
+    text_mask: (B, S), True for the vectors of real tokens
+
+    >>> import glassformer
+    >>> denoiser = glassformer.tiny("dit")
+    >>> denoiser(LatentInputs(torch.randn(2, 4, 8, 8), torch.tensor(500), labels=torch.tensor([3, 7]))).shape
+    torch.Size([2, 8, 8, 8])
+    """
+
+    latents: Tensor
+    timesteps: Tensor
+    labels: Tensor | None = None
+    text: Tensor | None = None
+    text_mask: MaskLike = None
 
 
-def tensor_of(inputs: ModelInputs) -> Tensor:
-    """Return the tensor of an input: token ids, images or values."""
+ModelInputs = Tensor | TextInputs | ImageInputs | SeriesInputs | LatentInputs
+
+
+def tensor_of(inputs: ModelInputs | Memory) -> Tensor:
+    """Return the tensor of an input: token ids, images, values, latents, or the vectors of a memory."""
     if isinstance(inputs, Tensor):
         return inputs
-    tensor: Tensor = next(iter(vars(inputs).values()))
-    return tensor
+    if isinstance(inputs, Memory):
+        return inputs.x
+    if isinstance(inputs, TextInputs):  # by name: `vars` of an object breaks the graph of torch.compile
+        return inputs.ids
+    if isinstance(inputs, LatentInputs):
+        return inputs.latents
+    return inputs.pixels if isinstance(inputs, ImageInputs) else inputs.values
 
 
 class Masks(NamedTuple):
@@ -174,6 +223,7 @@ def embed_inputs(
     output: EmbeddingOutput
     if not isinstance(embed, TokenInput):
         output = embed(inputs, obs=obs)
+        mask = inputs.mask if mask is None and isinstance(inputs, ImageInputs) else mask
         return output if mask is None else output._replace(mask=infer_mask(embed, output.x, mask, name))
     text = inputs if isinstance(inputs, TextInputs) else TextInputs(inputs)  # type: ignore[arg-type]
     fresh = isinstance(start, int) and start == 0
@@ -195,7 +245,7 @@ def embed_tokens(
     if positions is None:
         positions = (torch.arange(steps, device=text.ids.device) + start)[None]
     last = start + steps if isinstance(start, int) else None
-    output: EmbeddingOutput = embed(text.ids, positions=positions, last=last, types=text.types, obs=obs)
+    output: EmbeddingOutput = embed.embed_text(replace(text, positions=positions), last=last, obs=obs)  # type: ignore[operator]
     return output
 
 

@@ -3,7 +3,8 @@
 Every model is called with its inputs and their masks. `hidden_states` runs everything up to the last layer,
 and `forward` also applies the head. A loss that never materializes all logits starts from the hidden states.
 
-Inputs are tensors, or `TextInputs`, `ImageInputs` and `SeriesInputs` with what belongs to them. In a mask,
+Inputs are tensors, or `TextInputs`, `ImageInputs`, `SeriesInputs` and `LatentInputs` with what belongs to
+them. In a mask,
 true or 1 = may attend: (B, S), (B, 1|T, S) or (B, 1|H, 1|T, S), or a `Mask`. Without one, padding is inferred
 from the pad id. kernel: one of `core.kernels.KERNELS`.
 
@@ -265,7 +266,7 @@ class EncoderOnly(Model):
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> Any:
-        """ids (B, T), images (B, C, height, width) or series (B, time, channels) -> the head's output."""
+        """ids (B, T), images (B, C, height, width), series (B, time, channels), ... -> the head's output."""
         x, context = self.hidden_states(inputs, mask, kernel=kernel, obs=obs)
         return self.head(x, context, obs=scope(obs, "head"))
 

@@ -165,7 +165,8 @@ class Stack(nn.Module):
                 hint="allocate the cache from this model's spec",
             )
         attend = self._self_attention(source, cache, kernel)
-        cross = self._cross_attention(source, None if memory is None else Memory.of(memory), cache, kernel)
+        memory = source.memory if memory is None else Memory.of(memory)
+        cross = self._cross_attention(source, memory, cache, kernel)
         return [
             LayerContext(*backends, source.condition, source.grid, scope(obs, f"blocks.{n}"))
             for n, backends in enumerate(zip(attend, cross, strict=True))

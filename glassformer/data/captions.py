@@ -1,4 +1,4 @@
-"""Images with captions: a table of image paths and captions, or COCO's caption format.
+"""Images with captions or questions: tables with image paths, or COCO's caption format.
 
 Relative paths are relative to the folder of the file. B pairs, H height, W width.
 """
@@ -32,6 +32,8 @@ from glassformer.json_text import parse_json
 
 _IMAGE_NAMES = ("image", "path", "file", "file_name", "filename", "image_path", "img")
 _CAPTION_NAMES = ("caption", "text", "title", "description", "name")
+_QUESTION_NAMES = ("question", "sentence", "text")
+_ANSWER_NAMES = ("answer", "label", "target")
 PIXELS = "pixels.u8"
 
 
@@ -43,7 +45,8 @@ class CaptionSource(FileSource):
     images: folder of the images of COCO files, by default the folder of the file or its subfolder `images`.
     """
 
-    fields = ("image", "caption")
+    fields: tuple[str, ...] = ("image", "caption")
+    names: tuple[tuple[str, ...], ...] = (_IMAGE_NAMES, _CAPTION_NAMES)
 
     def __init__(
         self,
@@ -56,8 +59,8 @@ class CaptionSource(FileSource):
     ) -> None:
         super().__init__(list_paths(paths), columns, to, images)
         self.images, self._columns, self._to = images, columns, to
-        if columns is not None and len(columns) != 2:
-            raise InvalidValueError("columns", list(columns), "the image and the caption column")
+        if columns is not None and len(columns) != len(self.fields):
+            raise InvalidValueError("columns", list(columns), f"columns of {' and '.join(self.fields)}")
         if images is not None and not Path(images).is_dir():
             raise FileMissingError(images, "folder of images")
         self._parts: list[tuple[Path, TableSource | list[tuple[str, ...]]]] = []
@@ -65,19 +68,21 @@ class CaptionSource(FileSource):
             if path.suffix.lower() == ".json" and to is not None:
                 hint = "use a table, or leave out the language column"
                 raise FileProblemError(path, "is in COCO's caption format, without languages", hint=hint)
-            part = _read_coco(path) if path.suffix.lower() == ".json" else self._table(path, text)
-            self._parts.append((path, part))
+            self._parts.append((path, self._open(path, text)))
+
+    def _open(self, path: Path, text: TableOptions) -> TableSource | list[tuple[str, ...]]:
+        return _read_coco(path) if path.suffix.lower() == ".json" else self._table(path, text)
 
     def _table(self, path: Path, text: TableOptions) -> TableSource:
         table = open_table(path, **text)
         columns = self._columns
         if columns is None:
             names = table.head().header()
-            found = [find_column(names, known) for known in (_IMAGE_NAMES, _CAPTION_NAMES)]
+            found = [find_column(names, known) for known in self.names]
             if None in found:
-                raise columns_unclear(table, names, "the image and the caption")
+                raise columns_unclear(table, names, f"the {' and the '.join(self.fields)}")
             columns = [name for name in found if name is not None]
-        fields: tuple[str, ...] = self.fields
+        fields = self.fields
         chosen: tuple[Column, ...] = tuple(columns)
         if self._to is not None:
             fields, chosen = (*fields, "to"), (*chosen, self._to)
@@ -96,6 +101,19 @@ class CaptionSource(FileSource):
             return find_inside(folders, image) or folders[0] / image
         except ValueError as error:
             raise FileProblemError(file, str(error), hint="name files below the folder of images") from None
+
+
+class ImageQuestionSource(CaptionSource):
+    """Rows of an image path, a question and one of its answers; further answers are in further rows."""
+
+    fields = ("image", "question", "answer")
+    names = (_IMAGE_NAMES, _QUESTION_NAMES, _ANSWER_NAMES)
+
+    def _open(self, path: Path, text: TableOptions) -> TableSource:
+        if path.suffix.lower() == ".json":
+            hint = "use a table with the columns image, question and answer"
+            raise FileProblemError(path, "is not a table", hint=hint)
+        return self._table(path, text)
 
 
 def _read_coco(path: Path) -> list[tuple[str, ...]]:
@@ -163,7 +181,7 @@ class CaptionExamples(EqualLengths, StoredExamples):
 
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """Return images (B, 3, H, W), normalized, ids (B, T) and the number of each image (B,)."""
-        (ids, numbers), lengths = self.store.gather(rows)
+        (ids, *_, numbers), lengths = self.store.gather(rows)
         pixels = np.asarray(self.pixels[numbers])
         if self.augment is not None:
             pixels = self.augment.augment(pixels, rows, seed=self.seed, epoch=epoch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import glob
+import hashlib
 import io
 import os
 import re
@@ -64,6 +65,37 @@ _TEST = ("test", "val", "valid", "validation", "eval")
 
 
 # --- one image
+
+
+def image_digest(image: ImageLike) -> bytes | None:
+    """Return a digest of an image's content; None if it has to be read to find out what is wrong with it."""
+    if isinstance(image, str | PathLike):
+        path = Path(image)
+        try:
+            content = path.read_bytes()
+        except (OSError, ValueError):
+            return None
+        return hashlib.sha256(content).digest()
+    if isinstance(image, bytes):
+        return hashlib.sha256(image).digest()
+    if is_pillow_image(image):
+        return _pillow_digest(image)  # type: ignore[arg-type]
+    detach = getattr(image, "detach", None)  # of a tensor
+    pixels = np.ascontiguousarray(image if detach is None else detach().cpu())
+    return hashlib.sha256(repr((pixels.shape, pixels.dtype)).encode() + pixels.tobytes()).digest()
+
+
+def _pillow_digest(image: Image.Image) -> bytes | None:
+    """Return a digest of what `load_image` reads: the pixels, what they mean, and which side is up."""
+    if image.width * image.height > MAX_PIXELS:
+        return None
+    palette = image.getpalette() if image.mode in ("P", "PA") else None
+    meaning = (image.mode, image.size, palette, image.info.get("transparency"))
+    try:
+        turned = image.getexif().get(_ORIENTATION)
+        return hashlib.sha256(repr((*meaning, turned)).encode() + image.tobytes()).digest()
+    except Exception:  # a lazily opened file may be damaged in many ways
+        return None
 
 
 class BadImageError(Exception):
@@ -191,6 +223,11 @@ def is_pillow_image(value: object) -> bool:
 def is_image_array(value: object) -> bool:
     """Whether a value is the array or tensor of one image."""
     return hasattr(value, "__array__") and getattr(value, "ndim", 0) in (2, 3) and not is_pillow_image(value)
+
+
+def is_single_image(value: object) -> bool:
+    """Whether a value is one image rather than several."""
+    return isinstance(value, str | bytes | PathLike) or is_pillow_image(value) or is_image_array(value)
 
 
 def _from_array(value: Any) -> Image.Image:

@@ -34,7 +34,7 @@ _CLIP = {
     "image_mean": (0.48145466, 0.4578275, 0.40821073),
     "image_std": (0.26862954, 0.26130258, 0.27577711),
 }
-_BICUBIC = 3
+_BICUBIC, _LANCZOS = 3, 1
 _SHORTEST_224 = {
     **_CLIP,
     "size": {"shortest_edge": 224},
@@ -43,6 +43,7 @@ _SHORTEST_224 = {
     "crop_size": (224, 224),
 }
 _UP_TO_1333 = {**_IMAGENET, "size": {"shortest_edge": 800, "longest_edge": 1333}, "do_pad": True}
+_TILED = {"resample": _LANCZOS, "do_image_splitting": True}
 # The defaults of each type, as far as they differ from those of `ImageProcessor`.
 _TYPES: dict[str, dict[str, Any]] = {
     "ViTImageProcessor": {},
@@ -55,6 +56,10 @@ _TYPES: dict[str, dict[str, Any]] = {
     "BitImageProcessor": _SHORTEST_224,
     "CLIPImageProcessor": _SHORTEST_224,
     "SiglipImageProcessor": {"resample": _BICUBIC},
+    "LlavaImageProcessor": _SHORTEST_224,
+    "Idefics3ImageProcessor": {**_TILED, "size": {"longest_edge": 4 * 364}, "max_image_size": 364},
+    "SmolVLMImageProcessor": {**_TILED, "size": {"longest_edge": 4 * 364}, "max_image_size": 364},
+    "BlipImageProcessor": {**_CLIP, "size": {"height": 384, "width": 384}, "resample": _BICUBIC},
     "DetrImageProcessor": _UP_TO_1333,
     "YolosImageProcessor": _UP_TO_1333,
     "SamImageProcessor": {
@@ -66,15 +71,23 @@ _TYPES: dict[str, dict[str, Any]] = {
     "MaskFormerImageProcessor": {**_UP_TO_1333, "size_divisor": 32},
     "Mask2FormerImageProcessor": {**_UP_TO_1333, "size_divisor": 32},
     "EomtImageProcessor": {**_IMAGENET, "size": {"shortest_edge": 640, "longest_edge": 640}},
+    "ViltImageProcessor": {
+        "size": {"shortest_edge": 384},
+        "resample": _BICUBIC,
+        "do_pad": True,
+        "size_divisor": 32,
+    },
 }
 # An integer `size` is the shorter side, not a square.
 _INT_IS_SHORTEST = {name for name, defaults in _TYPES.items() if "shortest_edge" in defaults.get("size", ())}
 _WITH_PIXEL_MASK = {name for name, defaults in _TYPES.items() if "do_pad" in defaults} - {"SamImageProcessor"}
+_PAD_TO_SQUARE = {"LlavaImageProcessor"}  # before resizing, in the color of the mean
+_MAX_TILED_SIDE = 4096
 _ROUND_DOWN = {"YolosImageProcessor": 16}  # sides are rounded down to a multiple of this
 _PAD_BLACK = {"EomtImageProcessor"}  # padded before normalization, to the size of the crops
 _KEYS = (
     "do_resize size resample do_center_crop crop_size do_rescale rescale_factor do_normalize image_mean"
-    " image_std do_pad pad_size size_divisor do_split_image"
+    " image_std do_pad pad_size size_divisor do_split_image do_image_splitting max_image_size"
 ).split()
 _SIZE_KEYS = (
     {"height", "width"},
@@ -83,6 +96,17 @@ _SIZE_KEYS = (
     {"shortest_edge", "longest_edge"},
     {"max_height", "max_width"},
 )
+
+
+class Tiles(NamedTuple):
+    """Tiles of an image, row by row, and then the whole image, all (H, W, C) of one size.
+
+    rows, columns: of the tiles; 0 if the image is not split.
+    """
+
+    pixels: tuple[Pixels, ...]
+    rows: int
+    columns: int
 
 
 class ImageBatch(NamedTuple):
@@ -113,6 +137,7 @@ class ImageProcessor:
     pad_size: height and width to pad to; None for the largest of the batch.
     size_divisor: sides are rounded up to a multiple of it; 0 for none.
     do_split_image: split images into square crops with the shorter side's length.
+    do_image_splitting, max_image_size: split images into square tiles of this size, or only resize to it.
 
     >>> processor = ImageProcessor(size={"shortest_edge": 224})
     >>> processor.scaled_size((480, 640))
@@ -134,6 +159,8 @@ class ImageProcessor:
     pad_size: Size | None = None
     size_divisor: int = 0
     do_split_image: bool = False
+    do_image_splitting: bool = False
+    max_image_size: int | None = None
 
     @classmethod
     def from_dict(
@@ -163,6 +190,8 @@ class ImageProcessor:
         for name in ("crop_size", "pad_size"):
             if name in values:
                 values[name] = _parse_height_and_width(name, values[name])
+        if isinstance(side := values.get("max_image_size"), Mapping):
+            values["max_image_size"] = side.get("longest_edge")
         for name in ("image_mean", "image_std"):
             numbers = np.asarray(values.get(name, 0.5), np.float64).reshape(-1).tolist()
             if len(set(numbers)) == 1:
@@ -233,11 +262,62 @@ class ImageProcessor:
 
         channels = len(self.image_mean)
         converted = image.convert("L" if channels == 1 else "RGB")
+        if self.do_pad and self.image_processor_type in _PAD_TO_SQUARE:
+            square = pillow.new(converted.mode, (max(image.size),) * 2, self._mean_color)
+            square.paste(
+                converted, ((max(image.size) - image.width) // 2, (max(image.size) - image.height) // 2)
+            )
+            converted = square
         if self.do_resize:
-            height, width = self.scaled_size((image.height, image.width))
+            height, width = self.scaled_size((converted.height, converted.width))
             converted = converted.resize((width, height), pillow.Resampling(self.resample))
         pixels = np.asarray(converted).reshape(converted.height, converted.width, channels)
         return _center_crop(pixels, self.crop_size) if self.do_center_crop and self.crop_size else pixels
+
+    def tiles(self, image: Image.Image, max_tiles: int | None = None) -> Tiles:
+        """Resize an image and split it into tiles; without `max_image_size`, return it as one tile.
+
+        max_tiles: split it into fewer tiles than the file says, or not at all.
+        """
+        from PIL import Image as pillow
+
+        side = self.max_image_size
+        if side is None:
+            return Tiles((self.fit(image),), 0, 0)
+
+        def resized(picture: Image.Image, size: Size) -> Image.Image:
+            return picture.resize(size[::-1], pillow.Resampling(self.resample))
+
+        size = (image.height, image.width)
+        steps, (rows, columns) = self.tiled_sizes(size, max_tiles)
+        picture = image.convert("L" if len(self.image_mean) == 1 else "RGB")
+        for step in steps:
+            picture = resized(picture, step)
+        whole = resized(picture, (side, side)) if picture.size != (side, side) else picture
+        boxes = [
+            (column * side, row * side, (column + 1) * side, (row + 1) * side)
+            for row in range(rows)
+            for column in range(columns)
+        ]
+        pixels = [np.asarray(tile) for tile in (*map(picture.crop, boxes), whole)]
+        return Tiles(tuple(one.reshape(side, side, -1) for one in pixels), rows, columns)
+
+    def tiled_sizes(self, size: Size, max_tiles: int | None = None) -> tuple[list[Size], Size]:
+        """Return the sizes to which an image is resized in turn, and the rows and columns of its tiles."""
+        side = self.max_image_size
+        assert side is not None
+        longest = self.size.get("longest_edge", side)
+        while True:
+            steps = [_even_size(size, longest)] if self.do_resize else []
+            if not self.do_image_splitting or longest < side:
+                return [*steps, (side, side)], (0, 0)
+            steps.append(_tiled_size(steps[-1] if steps else size, side))
+            rows, columns = (length // side for length in steps[-1])
+            if rows * columns == 1:
+                return steps, (0, 0)
+            if max_tiles is None or rows * columns < max_tiles:  # and the whole image
+                return steps, (rows, columns)
+            longest = max(steps[-1]) - side if self.do_resize else 0
 
     def normalize(self, pixels: Pixels) -> NDArray[np.float32]:
         """Rescale and normalize bytes: (..., H, W, C) -> (..., C, H, W)."""
@@ -252,8 +332,15 @@ class ImageProcessor:
         return (levels - mean) / std if self.do_normalize else np.tile(levels, (len(mean), 1))
 
     @property
+    def _mean_color(self) -> int | tuple[int, ...]:
+        values = tuple(int(value * 255) for value in self.image_mean)
+        return values if len(values) > 1 else values[0]
+
+    @property
     def fixed_size(self) -> Size | None:
         """Height and width of every output image; None if they depend on the image."""
+        if self.max_image_size is not None:
+            return self.max_image_size, self.max_image_size
         if self.do_center_crop and self.crop_size is not None:
             return self.crop_size
         if self.do_resize and "height" in self.size:
@@ -269,6 +356,8 @@ class ImageProcessor:
                 target = _limited_size(size, short, longest, keep_exact=not multiple or height <= width)
                 if multiple:
                     target = (target[0] // multiple * multiple, target[1] // multiple * multiple)
+            case {"shortest_edge": short} if self.image_processor_type == "ViltImageProcessor":
+                target = _divisible_size(size, short, self.size_divisor)
             case {"shortest_edge": short}:
                 long = int(short * max(size) / min(size))
                 target = (long, short) if width <= height else (short, long)
@@ -308,6 +397,49 @@ def _limited_size(size: Size, short: int, longest: int, *, keep_exact: bool) -> 
     if width < height:
         return int(exact * height / width), short
     return short, int(exact * width / height)
+
+
+def _even_size(size: Size, longest: int) -> Size:
+    """Return the size with the given longer side; the other one is rounded up to an even number."""
+    height, width = size
+    ratio = width / height
+    if width >= height:
+        height, width = int(longest / ratio), longest
+        height += height % 2
+    else:
+        height, width = longest, int(longest * ratio)
+        width += width % 2
+    height, width = max(height, 1), max(width, 1)
+    ratio, limit = width / height, _MAX_TILED_SIDE
+    if width >= height and width > limit:
+        height, width = int(limit / ratio), limit
+    elif height > width and height > limit:
+        height, width = limit, int(limit * ratio)
+    return max(height, 1), max(width, 1)
+
+
+def _tiled_size(size: Size, side: int) -> Size:
+    """Return the size with both sides rounded up to whole tiles, the longer side first."""
+    height, width = size
+    ratio = width / height
+    if width >= height:
+        width = _round_up(width, side)
+        height = _round_up(int(width / ratio), side)
+    else:
+        height = _round_up(height, side)
+        width = _round_up(int(height * ratio), side)
+    return height, width
+
+
+def _divisible_size(size: Size, short: int, divisor: int) -> Size:
+    """Return the size with the given shorter side and at most 5/3 of it, rounded down to `divisor`."""
+    scale = short / min(size)
+    height, width = (short if side == min(size) else scale * side for side in size)
+    longest = int(1333 / 800 * short)
+    if max(height, width) > longest:
+        scale = longest / max(height, width)
+        height, width = scale * height, scale * width
+    return int(height + 0.5) // divisor * divisor, int(width + 0.5) // divisor * divisor
 
 
 def _is_portrait(size: Size) -> bool:

@@ -51,7 +51,7 @@ BOM = "\ufeff"
 
 
 # fields of training data that a task reads
-INPUT_FIELDS = ("source", "text", "text_pair", "question", "context")
+INPUT_FIELDS = ("image", "source", "text", "text_pair", "question", "context")
 
 
 class TableRow(NamedTuple):
@@ -172,6 +172,15 @@ def unused_names(added: Sequence[str], existing: Sequence[str], path: str | Path
     return names
 
 
+def _names_of_row(line: bytes) -> list[str]:
+    """Return the names in a line of JSON; none if it is not an object."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return []
+    return [*row] if isinstance(row, dict) else []
+
+
 class TableWriter:
     """Writes rows to a CSV, TSV, JSON Lines, Parquet or Excel file, by its suffix.
 
@@ -206,6 +215,7 @@ class TableWriter:
             raise UnsupportedError(f"{path.suffix} output", "resuming", hint=hint)
         if resume and path.exists():
             self.rows = _truncate_partial_row(path, self.format)
+            self._check_columns()
             self.rows -= bool(self.rows) and self._header and self.format in ("csv", "tsv")
         self._batch: list[Record] = []
         self._parquet: Any = None
@@ -224,6 +234,23 @@ class TableWriter:
             # Excel reads UTF-8 only with a byte order mark
             mark = BOM if source is not None and source.table.encoding != UTF8 else ""
             self._file.write((mark + self._line([*self.names, *self._added.values()])).encode())
+
+    def _check_columns(self) -> None:
+        """Raise unless the rows of an earlier run have the columns of this one."""
+        added, delimited = [*self._added.values()], self.format in ("csv", "tsv")
+        expected = self._line([*self.names, *added]).encode()
+        with self.path.open("rb") as file:
+            first = file.read(len(BOM.encode()) + len(expected)) if delimited else file.readline()
+        if not first or (delimited and not self._header):
+            return
+        if delimited:
+            same = first.removeprefix(BOM.encode()).startswith(expected)
+        else:
+            names = _names_of_row(first)  # those of the input first, which may differ from row to row
+            same = names[len(names) - len(added) :] == added
+        if not same:
+            hint = "use the options with which it was written, or replace it with --overwrite"
+            raise FileProblemError(self.path, "has other columns than this run would write", hint=hint)
 
     def write(self, record: Record, cells: Mapping[str, object]) -> None:
         """Write a row. cells: values of the added columns; those left out are empty."""

@@ -119,7 +119,7 @@ def _page_data(bundle: Bundle, trace: Trace, model: ModelInfo, log: Callable[[st
         following = [next_tokens(trace, at, NEXT_TOKENS) for at in positions]
     search, input = None, trace.prepared.input
     if view_of(bundle).generates:
-        search = search_tree(bundle, text=input.text or "", to=input.to)
+        search = search_tree(bundle, text=input.text, image=input.image, to=input.to)
     return {
         **{"model": model, "trace": info, "heads": describe_heads(trace), "lens": lens, "next": following},
         **{"search": search, "scales": scales, "tensors": tensors},

@@ -285,8 +285,8 @@ def graphs_of(model: AnyModel) -> list[Graph]:
     if isinstance(model, EncoderDecoder | DecoderOnly | EncoderOnly):
         if model.spec.yields != "next tokens" or model.spec.architecture == "encoder-only":
             return [_forward_graph(known)]
-        if "text" not in model.spec.modalities:
-            raise UnsupportedError("export to ONNX", "an image encoder with a text decoder")
+        if model.spec.modalities != ("text",):
+            raise UnsupportedError("export to ONNX", "models that read images, with a text decoder")
         pair = len(model.spec.embeddings()) == 2
         return [_encoder_graph(known), _decode_step_graph(known)] if pair else [_decode_step_graph(known)]
     hint = 'in Python, export one of them: export_onnx(pipeline.tower("image"), folder), or "text"'

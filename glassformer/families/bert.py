@@ -10,6 +10,20 @@ from glassformer.families.text_encoder import KEYS, MAX_LEN, TEXT_ENCODER, table
 
 _TRANSFORM = "cls.predictions.transform."
 
+table = partial(
+    table_of,
+    base="bert.",
+    heads={
+        spec.MaskedLanguageModelSpec: (
+            (f"{_TRANSFORM}dense", "head.dense"),
+            (f"{_TRANSFORM}LayerNorm", "head.norm"),
+        ),
+        spec.ClassifySpec: (("{base}pooler.dense", "head.dense"), ("classifier", "head.out")),
+    },
+    matrix="cls.predictions.decoder.weight",
+    biases=("cls.predictions.bias", "cls.predictions.decoder.bias"),
+)
+
 FAMILY = Family(
     name="bert",
     builder=TEXT_ENCODER,
@@ -23,17 +37,5 @@ FAMILY = Family(
         "bert-large-cased": preset(1024, 16, 24, 4096, vocab_size=28996),
     },
     tiny=TINY,
-    weight_table=partial(
-        table_of,
-        base="bert.",
-        heads={
-            spec.MaskedLanguageModelSpec: (
-                (f"{_TRANSFORM}dense", "head.dense"),
-                (f"{_TRANSFORM}LayerNorm", "head.norm"),
-            ),
-            spec.ClassifySpec: (("{base}pooler.dense", "head.dense"), ("classifier", "head.out")),
-        },
-        matrix="cls.predictions.decoder.weight",
-        biases=("cls.predictions.bias", "cls.predictions.decoder.bias"),
-    ),
+    weight_table=table,
 )

@@ -54,7 +54,7 @@ class Config:
 
     @property
     def architecture(self) -> str:
-        names = self.values.get("architectures") or []
+        names = self.values.get("architectures") or [self.values.get("_class_name")]  # of diffusers
         if not isinstance(names, list) or not names or not isinstance(names[0], str):
             raise MissingValueError(f"{self.where}: architectures", "to know the model's class")
         return names[0]

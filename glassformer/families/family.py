@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal
 
 from glassformer.core import spec
 from glassformer.core.spec import HeadSpec, ModelSpec
@@ -92,6 +92,7 @@ class Family:
     """One published family.
 
     model_type: in the config; by default, the name.
+    library: the library whose layout its folders have: names of the files, class in the config.
     builder: creates the specs. defaults: of its options, where they differ from the builder's own.
     keys: the published config. An option that no key expresses has its default in every model of the family.
     more_options: options that `build` accepts although the config of the family cannot express them.
@@ -101,12 +102,15 @@ class Family:
     weight_table: the table in place of `rows`, for names that depend on the tensors of a file.
     reader, writer: convert a published config to a spec and back, where keys and heads are not enough.
     files: further JSON files of a saved folder, by name.
+    generation: generation settings that its config has instead of `generation_config.json`: name -> (object,
+    key).
     marker_files: files that distinguish its folders from those of a family with the same architecture.
     bare_architecture: the class of published configs that name none, if there are such configs.
     """
 
     name: str
     model_type: str = ""
+    library: Literal["transformers", "diffusers"] = "transformers"
     builder: Builder
     defaults: Mapping[str, Any] = field(default_factory=dict)
     keys: Keys = ()
@@ -120,6 +124,7 @@ class Family:
     reader: Callable[[Config], ModelSpec] | None = None
     writer: Callable[[ModelSpec], dict[str, Any]] | None = None
     files: Callable[[ModelSpec], dict[str, Any]] = lambda _: {}
+    generation: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     marker_files: tuple[str, ...] = ()
     bare_architecture: str = ""
 
@@ -159,9 +164,9 @@ class Family:
         """Return the config of a spec by `keys` and `heads`."""
         options, head = self.builder.invert(model), model.head
         ((name, entry), *_) = ((n, entry) for n, entry in self.heads.items() if isinstance(head, entry.kind))
+        names: dict[str, Any] = {"model_type": self.model_type or self.name, "architectures": [name]}
         return {
-            "model_type": self.model_type or self.name,
-            "architectures": [name],
+            **(names if self.library == "transformers" else {"_class_name": name}),
             **write_keys(options, self.keys),
             **entry.write(head, options),
         }
@@ -171,6 +176,17 @@ class Family:
         if self.weight_table is not None:
             return self.weight_table(model, names)
         return WeightTable(tuple(self.rows(model)), base=model_prefixes(model.head, *self.prefixes))
+
+    def read_generation(self, config: Config) -> dict[str, Any]:
+        """Return the generation settings in a published config."""
+        found = {name: config.nested(part).maybe(key, int) for name, (part, key) in self.generation.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def write_generation(self, config: dict[str, Any], generation: Mapping[str, Any]) -> None:
+        """Put generation settings into a published config; the inverse of `read_generation`."""
+        for name, (part, key) in self.generation.items():
+            if type(generation.get(name)) is int:
+                config[part] = {**config.get(part, {}), key: generation[name]}
 
     @cached_property
     def _expressed(self) -> set[str]:

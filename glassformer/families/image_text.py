@@ -151,7 +151,7 @@ def two_towers(
 
 # ---- the published config ---------------------------------------------------------------------------
 
-_STACK_KEYS = (
+STACK_KEYS = (
     Key("hidden_size", "d_model", 768),
     Key("num_attention_heads", "num_heads", 12),
     Key("intermediate_size", "d_ff", 3072),
@@ -160,8 +160,8 @@ _STACK_KEYS = (
     Key("layer_norm_eps", "norm_eps", 1e-5),
     Key("attention_dropout", default=0.0),
 )
-IMAGE_KEYS = (*_STACK_KEYS, Key("num_channels", "channels", 3))
-TEXT_KEYS = (*_STACK_KEYS, Key("vocab_size", default=32000), Key("max_position_embeddings", "max_len", 77))
+IMAGE_KEYS = (*STACK_KEYS, Key("num_channels", "channels", 3))
+TEXT_KEYS = (*STACK_KEYS, Key("vocab_size", default=32000), Key("max_position_embeddings", "max_len", 77))
 _SHARED = ("vocab_size", "max_len", "end_id", "projection_dim")  # options of the text tower without a prefix
 
 

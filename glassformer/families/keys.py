@@ -146,6 +146,7 @@ _LABELED = (
     spec.ClassifySpec,
     spec.DistilledClassifySpec,
     spec.TokenClassifySpec,
+    spec.PoolerClassifySpec,
     spec.BoxesSpec,
     spec.MasksSpec,
 )

@@ -28,6 +28,7 @@ def published_files(
     *,
     config: Mapping[str, Any],
     files: Mapping[str, Any],
+    generation: Mapping[str, Any],
     names: Collection[str],
     classes: Sequence[str] | None,
 ) -> dict[str, Any]:
@@ -44,7 +45,10 @@ def published_files(
             new_config |= {key: config[key] for key in ("id2label", "label2id") if key in config}
         if classes is not None and len(classes) == len(new_config.get("id2label", ())):
             new_config |= named_label_config(classes)
+    family.write_generation(new_config, generation)
     floats = {t.dtype for t in model.parameters() if t.is_floating_point()}
+    if family.library == "diffusers":  # its configs have no dtype
+        return {"config.json": new_config, **further}
     new_config.pop("torch_dtype", None)
     new_config["dtype"] = str(next(iter(floats))).removeprefix("torch.") if len(floats) == 1 else "float32"
     return {"config.json": new_config, **further}

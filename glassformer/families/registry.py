@@ -1,4 +1,4 @@
-"""All families by name, by preset and by the `model_type` of published configs."""
+"""All families by name, by preset and by the `model_type` or `_class_name` of published configs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,26 @@ NAMES = tuple(
     """original t5 bart marian
     bert roberta distilbert electra albert modernbert deberta
     vit deit dinov2 swin swinv2 clip siglip patchtst
-    vision_encoder_decoder
+    vision_encoder_decoder blip vilt llava smolvlm idefics3
     sam mobile_sam eomt maskformer mask2former yolos detr
+    dit pixart autoencoder_kl vq_model unet_2d_condition
     gpt2 llama mistral qwen2 qwen3 falcon palm gpt_neox gemma2 gemma3
     sentence""".split()
 )
-# the families that may read a model_type; the others need not be imported
+CLASSES_OF_DIFFUSERS = {
+    "dit": "DiTTransformer2DModel",
+    "pixart": "PixArtTransformer2DModel",
+    "autoencoder_kl": "AutoencoderKL",
+    "vq_model": "VQModel",
+    "unet_2d_condition": "UNet2DConditionModel",
+}
+# the families that may read a model_type, or a class of diffusers; the others need not be imported
 FAMILIES_BY_MODEL_TYPE: dict[str, tuple[str, ...]] = {
     **{
         name: (name,)
         for name in NAMES
         if name not in ("original", "palm", "deberta", "sentence", "vision_encoder_decoder")
+        and name not in CLASSES_OF_DIFFUSERS
     },
     "bert": ("bert", "sentence"),
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("roberta", "sentence")),
@@ -40,10 +49,19 @@ FAMILIES_BY_MODEL_TYPE: dict[str, tuple[str, ...]] = {
     "dinov2_with_registers": ("dinov2",),
     "gemma3_text": ("gemma3",),
     "deberta-v2": ("deberta", "sentence"),
+    **{kind: (name,) for name, kind in CLASSES_OF_DIFFUSERS.items()},
+}
+# diffusers' former class of several families, which differ in the kind of norm
+FORMER_CLASS = "Transformer2DModel"
+CLASSES_BY_NORM = {
+    "ada_norm_zero": CLASSES_OF_DIFFUSERS["dit"],
+    "ada_norm_single": CLASSES_OF_DIFFUSERS["pixart"],
 }
 
 # validated first: other options are derived from them, which would hide the cause of an error
-SIZES = frozenset({"d_model", "embed_dim", "num_heads", "num_kv_heads", "head_dim", "d_ff", "window_size"})
+SIZES = frozenset(
+    {"d_model", "embed_dim", "widths", "num_heads", "num_kv_heads", "head_dim", "d_ff", "window_size"}
+)
 
 
 def families(names: Iterable[str] = NAMES) -> dict[str, Family]:
@@ -99,7 +117,10 @@ def _build(family: Family, options: dict[str, Any]) -> ModelSpec:
 
 def family_of_config(config: Config) -> Family:
     """Return the family that reads a published config."""
-    kind = config.values.get("model_type")
+    if config.values.get("_class_name") == FORMER_CLASS:
+        config.values["_class_name"] = config.choose("norm_type", CLASSES_BY_NORM, None)
+    key = "_class_name" if "_class_name" in config.values else "model_type"
+    kind = config.values.get(key)
     readers = families(FAMILIES_BY_MODEL_TYPE.get(kind, ()) if isinstance(kind, str) else ()).values()
     if not config.values.get("architectures"):  # a config without classes describes the bare encoder
         bare = [f.bare_architecture for f in readers if f.bare_architecture]
@@ -124,9 +145,7 @@ def family_of_config(config: Config) -> Family:
         expected = f"{' or '.join(map(repr, sorted(kinds)))} for {architecture}"
         raise InvalidValueError(f"{config.where}: model_type", kind, expected)
     if not readers:
-        raise UnsupportedConfigError(
-            config.where, "model_type", kind, ", ".join(sorted(FAMILIES_BY_MODEL_TYPE))
-        )
+        raise UnsupportedConfigError(config.where, key, kind, ", ".join(sorted(FAMILIES_BY_MODEL_TYPE)))
     raise _unsupported_architecture(config, [family for family in readers if not family.marker_files])
 
 

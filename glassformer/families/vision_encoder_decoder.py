@@ -7,12 +7,13 @@ TrOCR, which is published only here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from inspect import signature
 from typing import Any
 
 from glassformer.core import spec
-from glassformer.errors import UnsupportedError
 from glassformer.families import bert, deit, gpt2, roberta, swin, swinv2, vit
 from glassformer.families.config import Config
 from glassformer.families.encoder_decoder import BLOCK, CROSS_ATTENTION, encoder_decoder
@@ -20,6 +21,7 @@ from glassformer.families.encoder_decoder import KEYS as BART_KEYS
 from glassformer.families.family import Builder, Family, preset, spec_options
 from glassformer.families.image_encoder import Size
 from glassformer.families.keys import Head, Key, fixed
+from glassformer.families.parts import CrossRows, Part, find_fields
 from glassformer.families.rows import layer_rows, rename_modules
 from glassformer.weights.convert import WeightTable
 from glassformer.weights.ops import Ignored, Op, Rename, Split, Tied, Transpose, expand, rename_op
@@ -75,20 +77,6 @@ _TROCR = Family(
 
 # ---- encoders and decoders by their model_type ------------------------------------------------------------
 
-CrossRows = Callable[[str, spec.StackSpec], tuple[Op, ...]]
-
-
-@dataclass(frozen=True)
-class Part:
-    """A family that gives the encoder or the decoder.
-
-    architecture: the class that it reads. cross: (published prefix, decoder) -> rows of cross-attention.
-    """
-
-    family: Family
-    architecture: str
-    cross: CrossRows = lambda prefix, stack: ()
-
 
 def _cross_gpt2(prefix: str, stack: spec.StackSpec) -> tuple[Op, ...]:
     theirs, ours = f"{prefix}h.{{i}}.crossattention", "decoder.blocks.{i}.cross_attn"
@@ -112,7 +100,7 @@ def _cross_rows(layers: str, modules: Mapping[str, str]) -> CrossRows:
     )
 
 
-_cross_bert = _cross_rows(
+cross_bert = _cross_rows(
     "encoder.layer",
     {
         "crossattention.self.{query,key,value}": "cross_attn.{q,k,v}_proj",
@@ -127,11 +115,11 @@ ENCODERS = {
     "swinv2": Part(swinv2.FAMILY, "Swinv2Model"),
 }
 DECODERS = {
-    "gpt2": Part(gpt2.FAMILY, "GPT2LMHeadModel", _cross_gpt2),
-    "bert": Part(bert.FAMILY, "BertForMaskedLM", _cross_bert),
-    "roberta": Part(roberta.FAMILY, "RobertaForMaskedLM", _cross_bert),
-    "xlm-roberta": Part(roberta.FAMILY, "XLMRobertaForMaskedLM", _cross_bert),
-    "trocr": Part(_TROCR, "TrOCRForCausalLM", _cross_rows("layers", CROSS_ATTENTION)),
+    "gpt2": Part(gpt2.FAMILY, "GPT2LMHeadModel", cross=_cross_gpt2),
+    "bert": Part(bert.FAMILY, "BertForMaskedLM", cross=cross_bert),
+    "roberta": Part(roberta.FAMILY, "RobertaForMaskedLM", cross=cross_bert),
+    "xlm-roberta": Part(roberta.FAMILY, "XLMRobertaForMaskedLM", cross=cross_bert),
+    "trocr": Part(_TROCR, "TrOCRForCausalLM", cross=_cross_rows("layers", CROSS_ATTENTION)),
 }
 
 # ---- the spec, from those of both families and back -------------------------------------------------------
@@ -144,12 +132,11 @@ def join(encoder: Any, decoder: Any, *, connector: bool, start_id: int | None) -
     stack, head = getattr(decoder, "decoder", None) or decoder.encoder, decoder.head
     if isinstance(head, spec.MaskedLanguageModelSpec):
         head = spec.DenseLanguageModelSpec(**vars(head))
-    block = replace(stack.block, cross_attention=stack.block.attention)
     return spec.EncoderDecoderSpec(
         source=encoder.input,
         target=decoder.input,
         encoder=encoder.encoder,
-        decoder=replace(stack, block=block, causal=True),
+        decoder=replace(with_cross_attention(stack), causal=True),
         head=head,
         connector=connector,
         tied=decoder.tied,
@@ -158,7 +145,22 @@ def join(encoder: Any, decoder: Any, *, connector: bool, start_id: int | None) -
     )
 
 
-def parts_of(model: spec.EncoderDecoderSpec) -> tuple[tuple[Part, Any], tuple[Part, Any]]:
+def ask(encoder: Any, text: spec.EncoderOnlySpec) -> spec.EncoderOnlySpec:
+    """Create the spec of a text encoder with cross-attention to the output of an image encoder."""
+    source = spec.ImageMemorySpec(**vars(text.input), image=encoder)
+    return replace(text, input=source, encoder=with_cross_attention(text.encoder))
+
+
+def with_cross_attention(stack: Any) -> spec.StackSpec:
+    """Add cross-attention like its self-attention to every layer of a stack."""
+    return replace(stack, block=replace(stack.block, cross_attention=stack.block.attention))
+
+
+def parts_of(
+    model: spec.EncoderDecoderSpec,
+    encoders: Mapping[str, Part] = ENCODERS,
+    decoders: Mapping[str, Part] = DECODERS,
+) -> tuple[tuple[Part, Any], tuple[Part, Any]]:
     """Return the families of the encoder and of the decoder, with their specs; the inverse of `join`."""
     head: Any = spec.FeaturesSpec(pool="mean" if isinstance(model.encoder, spec.StagesSpec) else None)
     encoder = {"input": model.source, "encoder": model.encoder, "head": head}
@@ -167,21 +169,14 @@ def parts_of(model: spec.EncoderDecoderSpec) -> tuple[tuple[Part, Any], tuple[Pa
     if isinstance(model.head, spec.DenseLanguageModelSpec):
         head = spec.MaskedLanguageModelSpec(**vars(model.head))
         decoder = {"input": model.target, "encoder": replace(stack, causal=False), "head": head}
-    return _part(ENCODERS, **encoder), _part(DECODERS, **decoder, tied=model.tied)
+    return find_fields(encoders, **encoder), find_fields(decoders, **decoder, tied=model.tied)
 
 
-def _part(parts: Mapping[str, Part], **fields: Any) -> tuple[Part, Any]:
-    """Return the part that describes a spec with these fields, and the spec."""
-    for part in parts.values():
-        default = part.family.build()
-        if fields.keys() <= vars(default).keys():
-            model = replace(default, **fields)
-            if part.family.describes(model):
-                return part, model
-    raise UnsupportedError("a published config", "this encoder or decoder")
-
-
-def vision_encoder_decoder(
+def join_families(
+    encoder_family: Family,
+    decoder_family: Family,
+    has_connector: bool,
+    question: bool = False,
     *,
     image_size: Size = 224,
     patch_size: Size = 16,
@@ -201,11 +196,13 @@ def vision_encoder_decoder(
     pad_id: int | None = None,
     start_id: int | None = 50256,
 ) -> spec.EncoderDecoderSpec:
-    """Create the spec of a ViT encoder and a GPT-2 decoder; the defaults are ViT-Base and GPT-2.
+    """Create the spec of an encoder and a decoder of two families; the defaults are ViT-Base and GPT-2.
 
+    has_connector: whether a dense layer projects image tokens to the width of the decoder, if they differ.
+    question: whether a second encoder, with the parts of the decoder, reads a question about the image.
     decoder_d_model, decoder_heads, decoder_d_ff, decoder_layers: by default as in the encoder.
     """
-    encoder = vit.FAMILY.build(
+    encoder = encoder_family.build(
         image_size=image_size,
         patch_size=patch_size,
         channels=channels,
@@ -217,7 +214,10 @@ def vision_encoder_decoder(
         head=spec.FeaturesSpec(),
     )
     width = decoder_d_model or d_model
-    decoder = gpt2.FAMILY.build(
+    dropouts = {"dropout", "attention_dropout", "embed_dropout"} & {
+        *signature(decoder_family.build).parameters
+    }
+    decoder = decoder_family.build(
         vocab_size=vocab_size,
         max_len=max_len,
         d_model=width,
@@ -225,9 +225,10 @@ def vision_encoder_decoder(
         d_ff=decoder_d_ff or (d_ff if width == d_model else 4 * width),
         num_layers=num_layers if decoder_layers is None else decoder_layers,
         pad_id=pad_id,
-        **dict.fromkeys(("dropout", "attention_dropout", "embed_dropout"), decoder_dropout),
+        **dict.fromkeys(dropouts, decoder_dropout),
     )
-    return join(encoder, decoder, connector=width != d_model, start_id=start_id)
+    encoder = ask(encoder, decoder) if question else encoder
+    return join(encoder, decoder, connector=has_connector and width != d_model, start_id=start_id)
 
 
 # ---- config and weights -----------------------------------------------------------------------------------
@@ -273,20 +274,35 @@ def _write(model: spec.ModelSpec) -> dict[str, Any]:
     }
 
 
+def part_rows(
+    prefix: str, part: Part, own: Any, names: Collection[str], *, embed: str, stack: str
+) -> tuple[Op, ...]:
+    """Return the rows of an encoder or a decoder. prefix: of its published names.
+
+    own: its spec. names: tensors of the file. embed, stack: Glassformer's names of its embedding and stack.
+    """
+    table = part.family.table(own, [n.removeprefix(prefix) for n in names if n.startswith(prefix)])
+    ours = {"embed": embed, "encoder": stack, "decoder": stack}
+
+    def rename(path: str) -> str:
+        first, _, rest = path.partition(".")
+        return f"{ours.get(first, first)}.{rest}"
+
+    (own_stack,) = own.stacks().values()
+    rows = (*table.rows(table.base[0]), *part.cross(table.base[0], own_stack))
+    return tuple(rename_op(op, prefix.__add__, rename) for op in rows)
+
+
 def _table(model: spec.ModelSpec, names: Collection[str]) -> WeightTable:
     assert isinstance(model, spec.EncoderDecoderSpec)
-    rows = list(rename_modules(("enc_to_dec_proj", "connector")) if model.connector else ())
-    for name, (part, own) in zip(("encoder", "decoder"), parts_of(model), strict=True):
-        ours = {"embed": "src_embed" if name == "encoder" else "tgt_embed", "encoder": name}
-        table = part.family.table(own, [n.removeprefix(f"{name}.") for n in names if n.startswith(name)])
-
-        def rename(path: str, ours: Mapping[str, str] = ours) -> str:
-            first, _, rest = path.partition(".")
-            return f"{ours.get(first, first)}.{rest}"
-
-        rows += [rename_op(op, f"{name}.".__add__, rename) for op in table.rows(table.base[0])]
-        rows += part.cross(f"{name}.{table.base[0]}", model.decoder)
-    return WeightTable(tuple(rows))
+    encoder, decoder = parts_of(model)
+    return WeightTable(
+        (
+            *rename_modules(*[("enc_to_dec_proj", "connector")] * model.connector),
+            *part_rows("encoder.", *encoder, names, embed="src_embed", stack="encoder"),
+            *part_rows("decoder.", *decoder, names, embed="tgt_embed", stack="decoder"),
+        )
+    )
 
 
 _SMALL = preset(256, 4, 6, 1024, image_size=64, patch_size=8, vocab_size=2048, max_len=64, decoder_layers=4)
@@ -294,7 +310,9 @@ _SMALL = preset(256, 4, 6, 1024, image_size=64, patch_size=8, vocab_size=2048, m
 FAMILY = Family(
     name="vision_encoder_decoder",
     model_type="vision-encoder-decoder",
-    builder=Builder(vision_encoder_decoder, lambda model: {}),  # both parts have their own
+    builder=Builder(
+        partial(join_families, vit.FAMILY, gpt2.FAMILY, True, False), lambda model: {}
+    ),  # both parts have their own
     heads={
         "VisionEncoderDecoderModel": Head(
             spec.LanguageModelSpec | spec.DenseLanguageModelSpec, from_options=True

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.embeddings import TokenInput, check_token_ids
-from glassformer.errors import InvalidValueError
+from glassformer.core.inputs import Memory, ModelInputs, tensor_of
+from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.generation.beam_search import BeamSearch
 from glassformer.generation.config import GenerationOptions, merge_generation_config
 from glassformer.generation.inference_model import InferenceModel, prefill
@@ -35,26 +36,28 @@ MEMORY_SHARE: Final = 0.5  # of the free memory that the rows of one input may t
 
 def generate(
     model: nn.Module,
-    input_ids: Tensor | Sequence[Prompt],
+    input_ids: ModelInputs | Memory | Sequence[Prompt],
     params: GenerationParams,
     *,
     attention_mask: Tensor | None = None,
 ) -> list[list[GenerationOutput]]:
     """Generate from sources or prompts: `num_return_sequences` outputs for each, best first.
 
-    input_ids: (B, S), or prompts of any lengths; images (B, C, height, width) for a model that reads them.
+    input_ids: (B, S), or prompts of any lengths; images (B, C, height, width) for a model that reads them;
+    or what the encoder returned for them, as `Memory`.
     attention_mask (B, S): True for real tokens; by default, all tokens except pad_token_id.
     """
     prompts: list[Prompt] = []
-    if not isinstance(input_ids, Tensor):
+    if isinstance(input_ids, Sequence) and not isinstance(input_ids, Memory):
         input_ids, attention_mask, prompts = _pad(input_ids, params, next(model.parameters()).device)
-    mask, lengths = attention_mask, [0] * len(input_ids)
-    if not input_ids.is_floating_point():
-        mask = input_ids != params.pad_token_id if mask is None else mask
+    tensor = tensor_of(input_ids)
+    mask, lengths = attention_mask, [0] * len(tensor)
+    if not tensor.is_floating_point():
+        mask = tensor != params.pad_token_id if mask is None else mask
         lengths = mask.sum(1).tolist()
     starts = len(decoder_start_ids(model, params.start_ids))
     limits = [params.limit(length, starts or length) for length in lengths]
-    outputs = _generate(model, input_ids, params, mask, limits, params.generator(input_ids.device), prompts)
+    outputs = _generate(model, input_ids, params, mask, limits, params.generator(tensor.device), prompts)
     for group in outputs:
         for output in group:
             output.check_finite()
@@ -137,6 +140,8 @@ def _pad(
     ids = torch.full((len(examples), width), params.pad_token_id)
     prompts = [Prompt.of(example) for example in examples]
     for row, prompt in enumerate(prompts):
+        if prompt.source is not None:
+            raise UnsupportedError("generate", "prompts with a source", hint="pass the source itself")
         ids[row, : lengths[row]] = prompt.ids
     mask = torch.arange(width) < torch.tensor(lengths)[:, None]
     extended = any(prompt.has_embeddings_or_positions for prompt in prompts)
@@ -146,7 +151,7 @@ def _pad(
 @torch.inference_mode()
 def _generate(
     model: nn.Module,
-    inputs: Tensor,
+    inputs: ModelInputs | Memory,
     params: GenerationParams,
     mask: Tensor | None,
     limits: list[int],
@@ -154,9 +159,10 @@ def _generate(
     prompts: Sequence[Prompt],
 ) -> list[list[GenerationOutput]]:
     """Generate from one padded batch. limits: maximum number of new tokens of each row."""
-    if not len(inputs):
+    tensor = tensor_of(inputs)
+    if not len(tensor):
         return []
-    with evaluation_mode(model), torch.cuda.device_of(inputs):  # for Triton kernels
+    with evaluation_mode(model), torch.cuda.device_of(tensor):  # for Triton kernels
         decoder, logits, search = start_search(model, inputs, params, mask, limits, generator, prompts)
         for _ in run_search(decoder, logits, search):
             pass
@@ -165,7 +171,7 @@ def _generate(
 
 def start_search(
     model: nn.Module,
-    inputs: Tensor,
+    inputs: ModelInputs | Memory,
     params: GenerationParams,
     mask: Tensor | None,
     limits: Sequence[int],
@@ -173,8 +179,9 @@ def start_search(
     prompts: Sequence[Prompt] = (),
 ) -> tuple[StepDecoder, Tensor, Search]:
     """Prefill the inputs; return the decoder, the logits of the first token, and the search to run."""
-    config, device = params.config, inputs.device
-    check_memory(model, params, inputs, max(limits))
+    tensor = tensor_of(inputs)
+    config, device = params.config, tensor.device
+    check_memory(model, params, tensor, max(limits))
     decoder, logits, most = prefill(
         model, inputs, mask, start_ids=params.start_ids, capacity=max(limits), prompts=prompts
     )
@@ -184,14 +191,14 @@ def start_search(
     if most is not None:
         row_limits = row_limits.clamp(max=most)
     starts = decoder_start_ids(model, params.start_ids)
-    context = _context(inputs, mask, starts)
+    context = _context(tensor, mask, starts)
     processors = LogitsProcessors.build(
         params, context, row_limits, vocab_size=vocab_size, prefix=params.prefix(starts)
     )
     if config.rows > 1:
-        rows = torch.arange(len(inputs), device=device).repeat_interleave(config.rows)
+        rows = torch.arange(len(tensor), device=device).repeat_interleave(config.rows)
         if config.num_beams > 1:
-            expand_beams(decoder, len(inputs), config.rows, device)
+            expand_beams(decoder, len(tensor), config.rows, device)
         else:
             decoder.select(rows)  # samples of one input finish at different times
         processors.select(rows)

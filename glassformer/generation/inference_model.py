@@ -13,9 +13,16 @@ from torch import Tensor, nn
 
 from glassformer.core import spec as specs
 from glassformer.core.backend import apply_softcap
-from glassformer.core.embeddings import EmbeddingOutput, TokenInput, check_token_ids
+from glassformer.core.embeddings import TokenInput, check_token_ids
 from glassformer.core.heads import HeadContext, VocabularyHead
-from glassformer.core.inputs import TextInputs, embed_tokens
+from glassformer.core.inputs import (
+    Memory,
+    ModelInputs,
+    TextInputs,
+    embed_inputs,
+    embed_tokens,
+    tensor_of,
+)
 from glassformer.core.masks import Mask
 from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.core.positions import count_positions
@@ -41,7 +48,6 @@ from glassformer.inference.prepare import (
 
 if TYPE_CHECKING:
     from glassformer.core.backend import FusedLinear
-    from glassformer.core.vision.stages import Stages
     from glassformer.generation.cuda_graph_decoder import CapturedGraph
     from glassformer.inference.gpu.kv_cache import TritonBeamCache
 
@@ -63,7 +69,7 @@ def prepare_for_inference(model: nn.Module, weights: WeightFormat = "own") -> nn
 
 def prefill(
     model: nn.Module,
-    inputs: Tensor,
+    inputs: ModelInputs | Memory,
     mask: Tensor | None,
     *,
     start_ids: Sequence[int] | int | None,
@@ -72,7 +78,8 @@ def prefill(
 ) -> PrefillResult:
     """Prefill sources or prompts (B, S), padded on either side.
 
-    inputs: token ids; for a model whose source is not text, the input of its `encode`.
+    inputs: token ids; for a model whose source is not text, the input of its `encode`; or a memory, the
+    result of encoding a source before.
     mask (B, S): True for real tokens.
     start_ids: first tokens of the target of an encoder-decoder (default: the model's start token).
     capacity: maximum number of tokens to generate.
@@ -81,11 +88,13 @@ def prefill(
     for prompt in prompts:
         prompt.check(model)
     source = getattr(model, "model", model)
-    if not isinstance(source, EncoderDecoder) or isinstance(source.src_embed, TokenInput):
-        check_token_ids(inputs)
-        if mask is None or mask.shape != inputs.shape or mask.dtype != torch.bool:
+    embed = source.src_embed if isinstance(source, EncoderDecoder) else None
+    if not isinstance(inputs, Memory) and (embed is None or isinstance(embed, TokenInput)):
+        ids = tensor_of(inputs)
+        check_token_ids(ids)
+        if mask is None or mask.shape != ids.shape or mask.dtype != torch.bool:
             shape = () if mask is None else mask.shape
-            raise ShapeError("mask", shape, f"a boolean mask of the inputs' shape {tuple(inputs.shape)}")
+            raise ShapeError("mask", shape, f"a boolean mask of the inputs' shape {tuple(ids.shape)}")
     starts = decoder_start_ids(model, start_ids)
     if isinstance(model, EncoderDecoder | DecoderOnly):
         model = InferenceModel(model, None)
@@ -133,15 +142,19 @@ class InferenceModel(nn.Module):
         if isinstance(make, str):
             make = choose_linear(make, parameter)
         encoder: Any = None
+        unpads = False
         if isinstance(model, EncoderDecoder):
             own = model.encoder
-            encoder = fused_copy(own, make) if isinstance(own, Stack) else packed_copy(own, make)
+            # stages need the rows and columns of the patches, and cross-attention needs its memory
+            unpads = isinstance(own, Stack) and not own.cross_attentions
+            encoder = fused_copy(own, make) if unpads else packed_copy(own, make)  # type: ignore[arg-type]
         head, vocabulary = model.head, None
         if make is not None and isinstance(head, VocabularyHead):
             vocabulary = make([(head.weight, head.bias)])
         # bypass nn.Module.__setattr__: submodules would be slower to look up
         vars(self).update(
             encoder=encoder,
+            unpads=unpads,
             decoder=fused_copy(model.decoder, make),
             vocabulary=vocabulary,
         )
@@ -156,7 +169,8 @@ class InferenceModel(nn.Module):
         self._fingerprint = WeightFingerprint(model)
 
     if TYPE_CHECKING:
-        encoder: Stack | Stages | None
+        encoder: Any
+        unpads: bool  # whether the encoder runs on the real positions only
         decoder: Stack
         vocabulary: FusedLinear | None
 
@@ -197,7 +211,7 @@ class InferenceModel(nn.Module):
 
     def prefill(
         self,
-        inputs: Tensor,
+        inputs: Any,
         mask: Tensor | None,
         *,
         start_ids: Sequence[int],
@@ -216,46 +230,56 @@ class InferenceModel(nn.Module):
         return self._prefill_prompt(self.model, inputs, mask, capacity, prompts)
 
     def _prefill_source(
-        self, model: EncoderDecoder, src: Tensor, mask: Tensor | None, starts: Sequence[int], capacity: int
+        self, model: EncoderDecoder, src: Any, mask: Tensor | None, starts: Sequence[int], capacity: int
     ) -> PrefillResult:
         limit = max_positions(model.tgt_embed)
         # the last generated token is never an input, so it needs no position
         most = None if limit is None else max(0, limit + 1 - len(starts))
         capacity = len(starts) + (capacity if most is None else min(capacity, most))
-        memory, rows, mask = self._encode(model, src, mask)
+        memory, rows, mask = self.encode(model, src, mask)
+        count = len(mask)
         decoder = self._step_decoder(
-            model.tgt_embed, len(src), capacity, source=(memory, rows, mask), limit=limit, like=memory
+            model.tgt_embed, count, capacity, source=(memory, rows, mask), limit=limit, like=memory
         )
         logits = memory.new_empty(0)
         for token in starts:
-            logits = decoder.step_once(torch.full((len(src),), token, device=src.device))
+            logits = decoder.step_once(torch.full((count,), token, device=memory.device))
         return PrefillResult(decoder, logits, most)
 
-    def _encode(
-        self, model: EncoderDecoder, src: Tensor, mask: Tensor | None
+    def encode(
+        self, model: EncoderDecoder, src: Any, mask: Tensor | None
     ) -> tuple[Tensor, UnpadIndex, Tensor]:
         """Return the memory (N, D) of the real positions, their index, and the mask (B, S) of them."""
+        if isinstance(src, Memory) or not self.unpads:
+            x, mask = self._memory(model, src, mask)
+            rows = UnpadIndex(mask, mask.shape)
+            return rows.unpad(x), rows, mask
         positions = None
         if isinstance(model.src_embed, TokenInput):
             assert mask is not None
             if not src.shape[1]:  # a batch of empty sources
                 src, mask = src.new_zeros(len(src), 1), mask.new_zeros(len(src), 1)
             positions = None if bool(mask.all()) else count_positions(mask)
-        if isinstance(self.encoder, Stack):
-            x = self.embeddings(model.src_embed, src, positions)
-            mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
-            rows = UnpadIndex(mask, mask.shape)
-            padding = None if rows.index is None else mask
-            if padding is not None and positions is None:
-                positions = count_positions(mask)
-            memory = run_unpadded(self.encoder, x, rows, Mask(padding=padding), positions)
-        else:  # stages, which need the rows and columns of the patches
-            assert self.encoder is not None
-            embedded: EmbeddingOutput = model.src_embed(src)
-            states = self.encoder(embedded._replace(x=embedded.x.to(self.dtype)))
-            mask = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-            rows, memory = UnpadIndex(None, mask.shape), states.flatten(0, 1)
+        x = self.embeddings(model.src_embed, src, positions)
+        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
+        rows = UnpadIndex(mask, mask.shape)
+        padding = None if rows.index is None else mask
+        if padding is not None and positions is None:
+            positions = count_positions(mask)
+        memory = run_unpadded(self.encoder, x, rows, Mask(padding=padding), positions)
         return model.connect(memory), rows, mask
+
+    def _memory(
+        self, model: EncoderDecoder, src: ModelInputs | Memory, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the memory (B, S, D) and the mask (B, S) of its real positions."""
+        if isinstance(src, Memory):
+            x, padding = src.x, src.mask.padding
+        else:
+            embedded = embed_inputs(model.src_embed, src, mask)
+            states = self.encoder(embedded._replace(x=embedded.x.to(self.dtype)))
+            x, padding = model.connect(states), embedded.mask.padding
+        return x, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if padding is None else padding
 
     def _prefill_prompt(
         self, model: DecoderOnly, prompt: Tensor, mask: Tensor, capacity: int, prompts: Sequence[Prompt]

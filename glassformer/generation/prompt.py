@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.embeddings import TokenInput
-from glassformer.core.model import DecoderOnly
+from glassformer.core.inputs import Memory, ModelInputs
+from glassformer.core.model import DecoderOnly, EncoderDecoder
 from glassformer.errors import (
     ConflictError,
+    ImageTokensError,
     InputTooLongError,
     InvalidValueError,
     ShapeError,
@@ -30,10 +32,13 @@ class EmbeddingSpan:
 
     offset: position of the first embedding in the prompt
     embeddings: (n, W), floating-point
+    key: identifies the content, e.g. a hash of the image; without it, the prefix cache shares only the tokens
+    before the span
     """
 
     offset: int
     embeddings: Tensor
+    key: Hashable = None
 
     @property
     def end(self) -> int:
@@ -48,8 +53,8 @@ class Prompt:
     spans: embeddings that replace those of the placeholders, in the order of the prompt
     positions: (T,), position ids of rotary embeddings and position tables, if not 0, 1, ...; generation goes
     on after the largest
-    key: identifies the content of all spans, e.g. a hash of the image; without it, the prefix cache shares
-    only the tokens before the first span
+    source: what an encoder-decoder reads if it is not text, as a batch of one, e.g. an image or its memory;
+    the ids are then placeholders
 
     >>> import torch
     >>> span = EmbeddingSpan(1, torch.zeros(2, 16))
@@ -60,7 +65,7 @@ class Prompt:
     ids: Tensor
     spans: tuple[EmbeddingSpan, ...] = ()
     positions: Tensor | None = None
-    key: bytes | None = None
+    source: ModelInputs | Memory | None = None
 
     def __post_init__(self) -> None:
         if self.ids.dim() != 1:
@@ -85,6 +90,36 @@ class Prompt:
         """Return a prompt of ids alone, or the given prompt."""
         return ids if isinstance(ids, Prompt) else cls(torch.as_tensor(ids, dtype=torch.long))
 
+    @classmethod
+    def with_images(
+        cls, ids: Sequence[int], images: Sequence[Tensor], image_id: int, keys: Sequence[Hashable] = ()
+    ) -> Prompt:
+        """Return a prompt with the vectors of images (n, W) at the placeholders `image_id` in the ids.
+
+        keys: identify the contents of the images.
+
+        >>> [span.offset for span in Prompt.with_images([5, 9, 9, 7, 9, 9], torch.zeros(2, 2, 8), 9).spans]
+        [1, 4]
+        """
+        places = [n for n, token in enumerate(ids) if token == image_id]
+        size = len(images[0]) if len(images) else 1
+        if len(places) != sum(map(len, images)):
+            raise ImageTokensError(len(images), size, len(places))
+        spans = []
+        for number, vectors in enumerate(images):
+            own, places = places[: len(vectors)], places[len(vectors) :]
+            if own[-1] - own[0] >= len(own):
+                raise ImageTokensError(
+                    1, len(vectors), next(n for n in range(len(own)) if own[0] + n != own[n])
+                )
+            spans.append(EmbeddingSpan(own[0], vectors, keys[number] if keys else None))
+        return cls(torch.tensor(ids, dtype=torch.long), tuple(spans))
+
+    @classmethod
+    def of_source(cls, source: ModelInputs | Memory, length: int) -> Prompt:
+        """Return a prompt of a source that is not text. length: number of positions of its memory."""
+        return cls(torch.zeros(length, dtype=torch.long), source=source)
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -99,9 +134,14 @@ class Prompt:
 
     def check(self, model: nn.Module) -> None:
         """Raise unless the model accepts the spans and positions."""
+        model = getattr(model, "model", model)  # of an `InferenceModel`
+        reads_source = isinstance(model, EncoderDecoder)
+        if self.source is not None and not reads_source:
+            raise UnsupportedError(f"a {type(model).__name__}", "a source")
+        if self.source is None and reads_source and not isinstance(model.src_embed, TokenInput):
+            raise UnsupportedError("this model", "a source of token ids", hint="pass Prompt.of_source")
         if not self.has_embeddings_or_positions:
             return
-        model = getattr(model, "model", model)  # of an `InferenceModel`
         embed = model.embed if isinstance(model, DecoderOnly) else None
         if not isinstance(embed, TokenInput):
             raise UnsupportedError(f"a {type(model).__name__}", "embeddings and position ids in a prompt")
@@ -122,11 +162,11 @@ class Prompt:
         ]
 
     def cache_keys(self) -> Sequence[Hashable]:
-        """Return what each position holds, for the prefix cache; without a key, up to the first span."""
+        """Return what each position holds, for the prefix cache, up to the first span without a key."""
         keys: list[Hashable] = self.ids.tolist()
-        if self.spans and self.key is None:
-            keys = keys[: self.spans[0].offset]
-        else:
-            for number, span in enumerate(self.spans):
-                keys[span.offset : span.end] = [(self.key, number, n) for n in range(len(span.embeddings))]
+        for span in self.spans:
+            if span.key is None:
+                keys = keys[: span.offset]
+                break
+            keys[span.offset : span.end] = [(span.key, n) for n in range(len(span.embeddings))]
         return keys if self.positions is None else [*zip(keys, self.positions.tolist(), strict=False)]

@@ -30,14 +30,16 @@ from glassformer.inference.prepare import (
 
 
 def supports(model: nn.Module) -> TypeGuard[EncoderOnly]:
-    """Whether `InferenceEncoder` supports a model: a text or image encoder, without attention over a grid.
+    """Whether `InferenceEncoder` supports a model: an encoder of texts, images or both, without a grid.
 
     Its head must not read the outputs of all layers.
     """
     return (
         isinstance(model, EncoderOnly)
         and not getattr(model.head, "reads_all_layers", False)
-        and isinstance(model.spec.input, specs.TokensSpec | specs.ImagePatchesSpec)
+        and isinstance(
+            model.spec.input, specs.TokensSpec | specs.ImagePatchesSpec | specs.TokensAndPatchesSpec
+        )
         and getattr(model.embed, "layer_positions", None) is None
         and isinstance(model.encoder, Stack)
         and not any(attention.on_grid for attention in model.encoder.attentions)

@@ -87,8 +87,9 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
     folder = None if bundle.folder is None else bundle.folder.resolve()
     run = None if folder is None else run_of(folder)
     examples = (run and run_inputs(bundle, run)) or example_inputs(bundle)
-    architecture = "two-tower" if spec.children() else architecture
+    architecture = "two-tower" if spec.architecture == "two towers" else architecture
     read = spec.inputs()[0]
+    images = spec.inputs() if "image" in view.needs else ()
     return schema.ModelInfo(
         id=id,
         name=id if folder is None else (run or folder).name,
@@ -112,7 +113,7 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
         ),
         example=examples[0],
         examples=tuple(examples) if len(examples) > 1 else (),
-        image=_describe_image(bundle, read),
+        image=next(filter(None, (_describe_image(bundle, part) for part in images)), None),
         series=_describe_series(bundle, read) if isinstance(read, specs.SeriesPatchesSpec) else None,
     )
 

@@ -1,16 +1,21 @@
-"""The texts of a generating model: its source or prompt, and the target that is given or generated."""
+"""The input of a generating model, and the target that is given or generated."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
+import torch
+from torch import Tensor, nn
+
 from glassformer.bundle import Bundle
+from glassformer.core.inputs import tensor_of
 from glassformer.errors import EmptyInputError, InputTooLongError, InvalidValueError
-from glassformer.generation import GenerationOptions, generate_batched
+from glassformer.generation import GenerationOptions, GenerationOutput, GenerationParams, generate
 from glassformer.generation.inference_model import max_positions
 from glassformer.interpret.interventions import IntervenedModel
+from glassformer.interpret.prepared_input import PreparedInput
 from glassformer.interpret.schema import Intervention, TokenSequence, TraceInput
 from glassformer.interpret.tokens import encoded_sequence, generated_tokens, tokens_of
 from glassformer.processors.text import require_tokenizer
@@ -110,22 +115,55 @@ def check_token_ids(name: str, ids: Sequence[int], vocabulary: int) -> None:
             raise InvalidValueError(name, index, f"token ids from 0 to {vocabulary - 1}")
 
 
-def generate_target(
-    task: TextGenerationTask[str], segment: Segment, starts: int, interventions: Sequence[Intervention]
-) -> tuple[list[int], str]:
-    """Generate a target with the intervened model; return the ids and the finish reason."""
-    bundle, params = task.bundle, task.params
-    model: Any = bundle.model
-    params = replace(
-        params,
-        config=replace(params.config, do_sample=False, num_return_sequences=1),
-        max_new_tokens=min(params.limit(len(segment.ids), starts), MAX_GENERATED),
-    )
-    with memory_errors():
-        runs = IntervenedModel(model, interventions) if interventions else bundle.inference_model()
-        ((output,),) = generate_batched(runs, [segment.ids], params)
-    # the last token needs no position to be generated, but needs one to be read
-    return output.ids[: positions_left(bundle, starts, MAX_GENERATED)], output.finish_reason
+@dataclass(frozen=True, kw_only=True)
+class GenerationInput:
+    """A source, an image or a prompt, and how a text is generated from it.
+
+    prefix: ids before the first generated one: the start of the target, or the prompt. decode: converts
+    generated ids to text. source: the encoder's input and its tokens; None for a language model.
+    """
+
+    bundle: Bundle
+    params: GenerationParams
+    prefix: list[int]
+    decode: Callable[[list[int]], str]
+    source: PreparedInput | None = None
+
+    @property
+    def inputs(self) -> Tensor:
+        """The source or prompt: ids (1, S), or an image (1, C, height, width)."""
+        if self.source is None:
+            return torch.tensor([self.prefix], device=self.bundle.device).long()
+        return tensor_of(self.source.inputs["src"])
+
+    @property
+    def limit(self) -> int:
+        """The maximum number of new tokens."""
+        length = 0 if self.inputs.is_floating_point() else self.inputs.shape[1]
+        return self.params.limit(length, len(self.prefix))
+
+    def run(self, model: nn.Module, params: GenerationParams) -> list[GenerationOutput]:
+        """Generate with a model and these parameters; return the outputs, best first."""
+        inputs = self.inputs
+        mask = None if inputs.is_floating_point() else torch.ones_like(inputs, dtype=torch.bool)
+        with memory_errors():
+            (outputs,) = generate(model, inputs, params, attention_mask=mask)
+        return outputs
+
+    def target(self, interventions: Sequence[Intervention]) -> tuple[list[int], str]:
+        """Generate a target with the intervened model; return the ids and the finish reason."""
+        bundle, params = self.bundle, self.params
+        params = replace(
+            params,
+            config=replace(params.config, do_sample=False, num_return_sequences=1),
+            max_new_tokens=min(self.limit, MAX_GENERATED),
+        )
+        model: Any = bundle.model
+        (output,) = self.run(
+            IntervenedModel(model, interventions) if interventions else bundle.inference_model(), params
+        )
+        # the last token needs no position to be generated, but needs one to be read
+        return output.ids[: positions_left(bundle, len(self.prefix), MAX_GENERATED)], output.finish_reason
 
 
 def positions_left(bundle: Bundle, used: int, limit: int) -> int:

@@ -25,7 +25,9 @@ from typing import Any, Final, Literal
 import torch
 from torch import Tensor
 
+from glassformer.core.inputs import ImageTextInputs
 from glassformer.core.observe import Record
+from glassformer.errors import UnsupportedError
 from glassformer.interpret.schema import AttentionHeads, HeadInfo, HeadsInfo, TokenSequence, TraceToken
 from glassformer.interpret.trace import Trace
 from glassformer.interpret.window_attention import full_windows
@@ -293,3 +295,19 @@ def thumbnails(weights: Tensor, most: int = 32) -> Tensor:
     size = [min(most, length) for length in mean.shape[1:]]
     small = torch.nn.functional.adaptive_max_pool2d(mean[None], size)[0]
     return (small.clamp(0, 1).sqrt() * 255).round().to(torch.uint8)
+
+
+@torch.inference_mode()
+def attention_blocks(trace: Trace) -> Tensor:
+    """Return how attention is shared between words and patches: (layers, H, 2, 2).
+
+    The mean over the queries of one kind (words, patches) of their weight on the keys of each kind.
+    """
+    text = trace.prepared.inputs.get("inputs")
+    if not isinstance(text, ImageTextInputs):
+        raise UnsupportedError("this trace", "blocks of words and patches")
+    words = text.ids.shape[1]
+    kinds = (slice(0, words), slice(words, None))
+    layers = [trace.record.weights(one.name)[0].float() for one in trace.attentions()]  # (H, T + S, T + S)
+    blocks = [[[w[:, q, k].sum(-1).mean(-1) for k in kinds] for q in kinds] for w in layers]
+    return torch.stack([torch.stack([torch.stack(row, -1) for row in one], 1) for one in blocks]).cpu()

@@ -22,8 +22,11 @@ from torch import Tensor, nn
 from glassformer.core import spec as specs
 from glassformer.core.attention import MultiHeadAttention
 from glassformer.core.block import Block
+from glassformer.core.embeddings import TokenInput
 from glassformer.core.heads import HeadContext
+from glassformer.core.image_text import TokensAndPatchesInput
 from glassformer.core.inputs import (
+    ImageInputs,
     Memory,
     TextInputs,
     cross_mask,
@@ -147,8 +150,11 @@ class IntervenedForward:
 
     def _swap(self, name: str, order: list[int]) -> None:
         names = self.names[name]
-        embed = self.model.get_submodule(names.embed)
-        if self._reads[names.embed].modality == "text":
+        path, embed = names.embed, self.model.get_submodule(names.embed)
+        if isinstance(embed, TokensAndPatchesInput):
+            path, embed = f"{path}.image", embed.image
+            order = self._swap_words(f"{names.embed}.text.token", order, self._text(names).ids.shape[1])
+        elif self._reads[names.embed].modality == "text":
             text = self._text(names)
             ids = text.ids[:, torch.tensor(order, device=text.ids.device)]
             self.inputs[names.argument] = replace(text, ids=ids)
@@ -158,22 +164,33 @@ class IntervenedForward:
             moved = next(n for n in range(first) if order[n] != n)
             raise InvalidValueError("position", moved, f"a patch of the {name}, from {first}")
         patches = [position - first for position in order[first:]]
-        self._edit(f"{names.embed}.patch", lambda x: x[:, torch.tensor(patches, device=x.device)])
+        self._edit(f"{path}.patch", _reorder(patches))
+
+    def _swap_words(self, name: str, order: list[int], words: int) -> list[int]:
+        """Swap the token embeddings of the words before the patches; return the order of the patches."""
+        if sorted(order[:words]) != list(range(words)):
+            moved = next(n for n in order[:words] if n >= words)
+            raise InvalidValueError("position", moved, f"a word like the other, below {words}")
+        self._edit(name, _reorder(order[:words]))
+        return [position - words for position in order[words:]]
 
     def _mask(self, name: str, positions: set[int]) -> None:
         """Mask tokens like padding, but keep the position ids of all others."""
         names = self.names[name]
         embed: Any = self.model.get_submodule(names.embed)
         windows = any(getattr(part, "spatial_window", None) for part in self.model.modules())
-        if windows or self.model.spec.children():
+        if windows or self.model.spec.architecture == "two towers":
             raise UnsupportedError("a model with two towers or window attention", "masked tokens")
         modality = self._reads[names.embed].modality
-        if modality != "text":  # nothing of an image or a series is padding
+        if not isinstance(embed, TokenInput):  # nothing of an image or a series is padding
             x = tensor_of(self.inputs[names.argument])
             rows = x.shape[0] * (x.shape[2] if modality == "series" else 1)
             visible = torch.ones(rows, self.lengths[name], dtype=torch.bool, device=x.device)
             visible[:, sorted(positions)] = False
-            self.inputs["mask"] = Mask(padding=visible)
+            if modality == "image":
+                self.inputs[names.argument] = ImageInputs(x, mask=Mask(padding=visible))
+            else:
+                self.inputs["mask"] = Mask(padding=visible)
             return
         text = self._text(names)
         mask = infer_mask(embed, text.ids, text.mask, "tgt_mask" if name == "target" else "mask")
@@ -203,7 +220,12 @@ class IntervenedForward:
 
     def _length(self, names: InputNames) -> int:
         read: specs.InputSpec = self._reads[names.embed]
-        return read.num_tokens(() if read.trained else tensor_of(self.inputs[names.argument]).shape)
+        if read.trained:
+            return read.num_tokens(())
+        inputs = self.inputs[names.argument]
+        images = getattr(inputs, "images", None)
+        tensors = [tensor_of(inputs), *([] if images is None else [tensor_of(images)])]
+        return sum(part.num_tokens(x.shape) for part, x in zip(read.parts(), tensors, strict=False))
 
     def _add_stage_lengths(self) -> None:
         """Add the numbers of patches of later stages, each of which halves the grid of the one before."""
@@ -258,6 +280,10 @@ def _scale_slice(index: int, scale: float) -> Edit:
     return edit
 
 
+def _reorder(order: list[int]) -> Edit:
+    return lambda x: x[:, torch.tensor(order, device=x.device)]
+
+
 def _chain(edits: list[Edit]) -> Edit:
     def edit(x: Tensor) -> Tensor:
         for apply in edits:
@@ -284,20 +310,22 @@ class IntervenedModel(nn.Module):
         return self.model.spec
 
     def prefill(
-        self, inputs: Tensor, mask: Tensor, *, start_ids: Sequence[int], capacity: int
+        self, inputs: Tensor, mask: Tensor | None, *, start_ids: Sequence[int], capacity: int
     ) -> PrefillResult:
         if not start_ids:
             raise MissingValueError("start_ids", "to start the decoder")
-        assert bool(mask.all())
-        steps = _IntervenedDecoder(self, inputs, inputs.new_tensor(start_ids).expand(len(inputs), -1))
+        assert mask is None or bool(mask.all())
+        starts = torch.tensor(start_ids, device=inputs.device).expand(len(inputs), -1)
+        steps = _IntervenedDecoder(self, inputs, starts)
         table = max_positions(self.model.tgt_embed)
         # the last token is never read again, so it needs no position
         most = None if table is None else max(0, table + 1 - len(start_ids))
         return PrefillResult(steps, steps.logits(), most)
 
     def intervened(self, src: Tensor, tgt: Tensor) -> IntervenedForward:
-        """Build the forward of src (B, S) and tgt (B, T) with the interventions that already apply."""
-        inputs = {"src": unpadded(src, self.spec.source), "tgt": unpadded(tgt, self.spec.target, first=1)}
+        """Build the forward of src (ids or images) and tgt (B, T) with the changes that already apply."""
+        source = src if src.is_floating_point() else unpadded(src, self.spec.source)
+        inputs = {"src": source, "tgt": unpadded(tgt, self.spec.target, first=1)}
         length = tgt.shape[1]
         applicable = [change for change in self.interventions if _target_length(change) <= length]
         return IntervenedForward(self.model, inputs, applicable)
@@ -331,7 +359,8 @@ class _IntervenedDecoder:
         """Compute the logits (B, V) of the next token."""
         forward = self.model.intervened(self.src, self.tgt)
         src, tgt = forward.inputs["src"], forward.inputs["tgt"]
-        source_mask = infer_mask(forward.model.src_embed, src.ids, src.mask, "src_mask")
+        own = getattr(src, "mask", None)
+        source_mask = infer_mask(forward.model.src_embed, tensor_of(src), own, "src_mask")
         memory = Memory.of(self.memory, cross_mask(source_mask, tgt.mask))
         logits: Tensor = forward.model.decode(tgt, memory, obs=Observer((), forward.edit))  # (B, 1, V)
         last = logits[:, -1].float()

@@ -37,7 +37,7 @@ def model_kind(bundle: Bundle) -> schema.Kind:
     views = ((task.name, task.view(bundle.spec)) for task in tasks_of(bundle.spec))
     kind: Any = next((name if view is True else view for name, view in views if view), None)
     if kind is None:
-        done = ", ".join(task.name for task in tasks_of(bundle.spec)) or "no task"
+        done = ", ".join(task.name for task in tasks_of(bundle.spec)) or f"{bundle.spec.yields} as output"
         hint = "its commands, routes and `glassformer inspect` work"
         raise UnsupportedError(bundle.display_name, f"the explorer, which has no view for {done}", hint=hint)
     found: schema.Kind = kind
@@ -173,7 +173,8 @@ _POSITIONS = (
 
 def _check_parts(bundle: Bundle, stack: specs.StackSpec, read: Any) -> None:
     """Raise if a stack or its input has a part that cannot be described."""
-    positions = (stack.position, stack.local_position, getattr(read, "position", None))
+    own = (getattr(part, "position", None) for part in (read.parts() if read is not None else ()))
+    positions = (stack.position, stack.local_position, *own)
     parts = [part for part in positions if isinstance(part, Spec)]
     for block in stack.blocks:
         parts += [part for part in (block.norm, block.feed_forward, block.attention.position_bias) if part]
@@ -197,6 +198,8 @@ def _describe_position(
         case specs.DisentangledSpec(span=span):  # its table has one vector per distance
             return schema.PositionInfo(kind="learned", max_len=span, name=inside)
     match read:
+        case specs.TokensAndPatchesSpec(image=image):  # the positions of the image
+            return _describe_position(name, stack, f"{embed}.image", image)
         case specs.TokensSpec(position=specs.SinusoidalSpec(max_len=max_len, base=base, layout=layout)):
             return schema.PositionInfo(
                 kind="sinusoidal", max_len=max_len, base=base, layout=layout, name=before
@@ -256,7 +259,7 @@ def describe_attentions(model: nn.Module, record: Record) -> tuple[schema.Attent
                 layer=int(place.split(".")[0]),
                 kind="cross" if cross else "self",
                 queries=stack.sequence,
-                keys=stacks[0].sequence if cross else stack.sequence,
+                keys=stacks[-2].sequence if cross else stack.sequence,
                 heads=module.num_heads,
                 kv_heads=module.num_kv_heads,
                 scale=used.scale,
@@ -300,8 +303,9 @@ def stack_output(stack: schema.StackInfo) -> str:
 def describe_stages(stacks: Sequence[schema.StackInfo], record: Record) -> tuple[schema.Stage, ...]:
     """Describe the stages of the data flow; roles whose tensor was not recorded are left out."""
     stages = []
+    memory = "connector" if "connector" in record else stack_output(stacks[-2]) if len(stacks) > 1 else ""
     for stack in stacks:
-        for name, kind, layer, roles in _steps(stack, stack_output(stacks[0]), record):
+        for name, kind, layer, roles in _steps(stack, memory, record):
             path = stack.name if layer is None else f"{stack.name}.{layer}"
             stages.append(
                 schema.Stage(
@@ -326,7 +330,7 @@ def _steps(stack: schema.StackInfo, memory: str, record: Record) -> Iterator[Ste
     if stack.merging:
         yield "merge", "merging", None, {"out": f"{stack.embed}.out"}
     else:
-        yield from _embedding_steps(stack)
+        yield from _embedding_steps(stack, record)
     for layer in range(stack.layers):
         at = f"{stack.path}.blocks.{layer}"
         steps = (
@@ -339,12 +343,17 @@ def _steps(stack: schema.StackInfo, memory: str, record: Record) -> Iterator[Ste
         yield "final", "final_norm", None, roles
 
 
-def _embedding_steps(stack: schema.StackInfo) -> Iterator[Step]:
+def _embedding_steps(stack: schema.StackInfo, record: Record) -> Iterator[Step]:
     parts = ("scaled", "token", "patch", "kind", "norm", "out")
-    yield "embed", "embedding", None, {part: f"{stack.embed}.{part}" for part in parts}
+    roles = {part: f"{stack.embed}.{part}" for part in parts}
+    if f"{stack.embed}.image.patch" in record:  # words and patches in one sequence
+        own = [name for name in record if name.startswith((f"{stack.embed}.text.", f"{stack.embed}.image."))]
+        roles = {"patch": f"{stack.embed}.image.patch", "out": roles["out"], "kinds": roles["kind"]}
+        roles |= {name.removeprefix(f"{stack.embed}."): name for name in own}
+    yield "embed", "embedding", None, roles
     position = stack.position
     if position.name is not None:
-        roles = {"added": f"{stack.embed}.position", "after": f"{stack.embed}.out"}
+        roles = {"added": position.name, "after": f"{stack.embed}.out"}
         roles |= {table: f"{position.name}.{table}" for table in DERIVED}
         if stack.causal or position.kind not in ("relative", "alibi"):
             del roles["table_ahead"]

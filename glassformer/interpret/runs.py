@@ -329,7 +329,7 @@ def _choose_input(root: Path, bundle: Bundle, text: str | None, target: str | No
     if input.text is None:
         if text is not None:
             raise UnsupportedError(bundle.display_name, "text input")
-        return input
+        return view_of(bundle).with_target(input)
     if text is None and sample is not None and sample.source.strip():
         text, target = sample.source, sample.reference if target is None else target
     if text is not None:

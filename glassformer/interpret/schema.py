@@ -16,6 +16,8 @@ from glassformer.json_text import convert_json, is_not_finite
 Kind = Literal[
     "translate",
     "generate",
+    "caption",
+    "ask",
     "fill",
     "embed",
     "classify",
@@ -76,9 +78,9 @@ class TraceInput(Schema):
     text: the source, prompt or text. target: the target so far, as ids or text; without it, an
     encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with
     two towers compares an image with a text.
-    question, context: the input of a question-answering model. points, background_points, box: what a
-    promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image; by default its
-    center.
+    question, context: the input of a question-answering model; a question about an image has no context.
+    points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max)
+    in pixels of the image; by default its center.
     """
 
     text: str | None = field(default=None, metadata=OMIT)
@@ -375,7 +377,7 @@ class Prediction(Schema):
 class TextOutcome(Schema):
     """Generated text. num_tokens: number of generated tokens. finish_reason: end, length or stop."""
 
-    kind: Literal["translate", "generate"]
+    kind: Literal["translate", "generate", "caption"]
     text: str
     num_tokens: int
     finish_reason: str | None
@@ -408,7 +410,7 @@ class LabelProbability(Schema):
 class LabelsOutcome(Schema):
     """The labels of a classifier, most likely first."""
 
-    kind: Literal["classify", "image"]
+    kind: Literal["classify", "image", "ask"]
     labels: tuple[LabelProbability, ...]
 
 

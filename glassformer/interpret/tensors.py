@@ -26,9 +26,9 @@ from glassformer.core.positions import (
 )
 from glassformer.errors import InvalidValueError, ShapeError
 from glassformer.interpret.comparison import residual_change
-from glassformer.interpret.head_patterns import thumbnails, typical_rows
+from glassformer.interpret.head_patterns import attention_blocks, thumbnails, typical_rows
 from glassformer.interpret.logit_lens import lens_table
-from glassformer.interpret.occlusion import occlude_patches
+from glassformer.interpret.occlusion import mask_words, occlude_patches
 from glassformer.interpret.outline import DERIVED, describe_stacks, residual_sites
 from glassformer.interpret.readout import head_readout
 from glassformer.interpret.schema import ItemNotFoundError, StackInfo, TooLargeError
@@ -40,6 +40,8 @@ STAGES = ("dot", "scaled", "masked", "weights")
 MAX_BYTES = 32_000_000  # of one response
 MAX_COMPUTED = 128_000_000  # numbers, before pooling
 MAX_DISTANCE = 512  # maximum number of positions of an unlimited scheme, and of distances
+_OCCLUSION = re.compile(r"occlusion(?:\.([1-9]))?")  # with the size of the covered squares
+_OF_QUESTIONS = {"occlusion.words": mask_words, "attention.blocks": attention_blocks}
 _ITEM = re.compile(r"(\d{1,9})|(\d{0,9}):(\d{0,9})(?::(\d{1,9}))?", re.ASCII)
 
 
@@ -190,8 +192,10 @@ def _derive(trace: Trace, name: str) -> Tensor:
         return thumbnails(trace.record.weights(owner)[typical_rows(trace.record, owner)])
     if tail == "bias_table":
         return _bias_table(trace, owner)
-    if name == "occlusion":
-        return occlude_patches(trace)
+    if (match := _OCCLUSION.fullmatch(name)) is not None:
+        return occlude_patches(trace, int(match[1] or 1))
+    if name in _OF_QUESTIONS:
+        return _OF_QUESTIONS[name](trace)
     if name == "head.confidence":
         return _confidence(trace)
     if tail in DERIVED and owner.endswith(".position"):

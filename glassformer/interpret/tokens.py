@@ -126,6 +126,17 @@ def image_sequence(
     )
 
 
+def question_sequence(words: TokenSequence, patches: TokenSequence) -> TokenSequence:
+    """Return the words of a question and the patches of an image as one sequence."""
+    first = [replace(token, piece="[image]") for token in patches.tokens[: patches.prefix]]
+    return replace(
+        patches,
+        text=words.text,
+        tokens=(*words.tokens, *first, *patches.tokens[patches.prefix :]),
+        prefix=len(words) + patches.prefix,
+    )
+
+
 def detection_sequences(
     read: specs.FeatureMapSpec, image_size: tuple[int, int], num_queries: int
 ) -> tuple[TokenSequence, TokenSequence]:

@@ -20,11 +20,14 @@ READ_AHEAD = 1024  # inputs that are loaded and sorted by size together
 # larger than the model's input size, or much lighter or darker.
 ImageWarning = Literal["blank", "color", "large", "light", "dark"]
 
+ASK = "it answers questions about images: use ask"  # a hint
+
 _KINDS: dict[tuple[str, ...], str] = {
     ("text",): "text",
     ("image",): "images",
     ("series",): "time series",
     ("image", "text"): "images and texts",
+    ("latents",): "latents",
 }
 
 Source = TypeVar("Source")
@@ -90,5 +93,5 @@ class Processor(ABC, Generic[Source, Item]):
 
 
 def input_kind(spec: ModelSpec) -> str:
-    """Return the kind of input a model reads: text, images, time series, images and texts, or vectors."""
+    """Return the kind of input a model reads, in words: text, images, time series, latents, vectors."""
     return _KINDS.get(spec.modalities, "vectors")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.inputs import ImageInputs
-from glassformer.data.image_files import ImageLike, is_image_array, is_pillow_image, load_image
+from glassformer.data.image_files import ImageLike, is_single_image, load_image
 from glassformer.data.image_processing import ImageBatch, ImageProcessor, Pixels, Size
 from glassformer.errors import (
     FileMissingError,
@@ -44,6 +43,10 @@ class ProcessedImage:
     size: Size
     warnings: tuple[ImageWarning, ...] = ()
 
+    @property
+    def nbytes(self) -> int:
+        return self.pixels.nbytes
+
 
 class VisionProcessor(Processor[ImageLike, ProcessedImage]):
     """Prepare images of any size: paths, file contents (bytes), PIL images, arrays or tensors.
@@ -56,18 +59,18 @@ class VisionProcessor(Processor[ImageLike, ProcessedImage]):
 
     def __init__(self, bundle: Bundle, transform: ImageProcessor) -> None:
         self.bundle, self.transform = bundle, transform
-        self.read: Any = bundle.spec.inputs()[0]
+        self.read = image_input(bundle)
         self._has_pixel_mask = isinstance(self.read, specs.FeatureMapSpec)  # tells padding from pixels
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> Self:
-        read: Any = bundle.spec.inputs()[0]
+        read = image_input(bundle)
         feature_map = isinstance(read, specs.FeatureMapSpec)
         channels = read.backbone.channels if feature_map else specs.image_channels(read)
         return cls(bundle, load_image_processor(bundle, channels=channels))
 
     def is_single(self, inputs: Any) -> bool:
-        return isinstance(inputs, str | bytes | PathLike) or is_pillow_image(inputs) or is_image_array(inputs)
+        return is_single_image(inputs)
 
     def load(self, source: ImageLike) -> ProcessedImage:
         image = load_image(source)
@@ -118,7 +121,7 @@ class FixedSizeVisionProcessor(VisionProcessor):
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> Self:
-        read = bundle.spec.inputs()[0]
+        read = image_input(bundle)
         if not isinstance(read, specs.ImagePatchesSpec):
             hint = f"it reads {input_kind(bundle.spec)}"
             raise UnsupportedError(bundle.display_name, "image input", hint=hint)
@@ -168,6 +171,12 @@ class FixedSizeVisionProcessor(VisionProcessor):
             if abs(distance) > BRIGHTNESS_STDS:
                 warnings.append("light" if distance > 0 else "dark")
         return tuple(warnings)
+
+
+def image_input(bundle: Bundle) -> Any:
+    """Return the spec of the images that a model reads; of its first input if it reads none."""
+    parts = bundle.spec.inputs()
+    return next((part for part in parts if part.modality == "image"), parts[0])
 
 
 def reads_images(bundle: Bundle) -> bool:

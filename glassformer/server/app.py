@@ -62,6 +62,7 @@ def create_app(
     slots: int = 32,
     max_batch_total_tokens: int | None = None,
     max_model_len: int | None = None,
+    max_image_tokens: int | None = None,
     enable_prefix_caching: bool = True,
 ) -> FastAPI:
     """Create the application for these models and runs.
@@ -70,6 +71,7 @@ def create_app(
     slots: texts that a model generates concurrently. max_batch_total_tokens: tokens of all these texts,
     including those still to be generated (default: as many as fit into memory). max_model_len: tokens of a
     prompt and its answer (default: the model's context). aliases: further names of models.
+    max_image_tokens: tokens of an image in a conversation, which is then read in less detail.
     enable_prefix_caching: prompts that begin alike share the keys and values of their beginning.
     `app.state.server` is the server's `ServerState`, and `app.state.metrics` has its metrics.
     """
@@ -80,6 +82,7 @@ def create_app(
         slots=slots,
         tokens=max_batch_total_tokens,
         max_model_len=max_model_len,
+        max_image_tokens=max_image_tokens,
         enable_prefix_caching=enable_prefix_caching,
     )
     metrics = Metrics(models)

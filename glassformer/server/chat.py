@@ -21,6 +21,7 @@ from glassformer.server.schema import (
     ChatMessage,
     FinishReason,
     MessageDelta,
+    TextPart,
     TokenLogprob,
     TopLogprob,
     Usage,
@@ -50,10 +51,12 @@ class ChatCompletion(Generation):
             tools=[tool.model_dump() for tool in tools] if tools else None,
             documents=request.documents,
             chat_template_kwargs=request.chat_template_kwargs,
+            max_image_tokens=model.max_image_tokens,
+            files=False,
             **generation_options(request, max_tokens),
         )
         (document,) = self.task.preprocess([[template_message(one) for one in request.messages]])
-        self.ids = [segment.ids for segment in segments_of(document)]
+        self.segments = segments_of(document)
 
     def choice(self, index: int, outputs: list[GenerationOutput], task: GenerationTask) -> ChatChoice:
         output = outputs[0]
@@ -112,13 +115,15 @@ class _StreamedMessage(StreamedChoice):
 def template_message(message: ChatMessage) -> dict[str, Any]:
     """Convert a message to the form that chat templates read, as vLLM does.
 
-    Text parts are joined by line breaks, and the arguments of tool calls are parsed.
+    Text parts without images are joined by line breaks, and the arguments of tool calls are parsed.
     """
     values: dict[str, Any] = message.model_dump(exclude_none=True, exclude={"refusal"})
     if message.role == "developer":  # OpenAI's newer name, which few templates know
         values["role"] = "system"
     if isinstance(message.content, list):
-        values["content"] = "\n".join(part.text for part in message.content)
+        texts = [part.text for part in message.content if isinstance(part, TextPart)]
+        if len(texts) == len(message.content):
+            values["content"] = "\n".join(texts)
     values.setdefault("content", "")
     for call in values.get("tool_calls", ()):
         function = call["function"]

@@ -56,14 +56,14 @@ RESERVE = 0.5  # seconds before the deadline at which a stream ends with an erro
 
 
 class Generation(ABC):
-    """A validated request: the prompts as ids and the generation plan. Choice i belongs to prompt i // n.
+    """A validated request: the encoded prompts and the generation plan. Choice i belongs to prompt i // n.
 
     max_tokens: requested maximum number of new tokens.
     top_logprobs: number of most likely tokens to report with each token; None: no probabilities.
     """
 
     task: PromptTask[Any]
-    ids: list[list[int]]
+    segments: list[Segment]
     id_prefix: ClassVar[str]
 
     def __init__(
@@ -90,19 +90,19 @@ class Generation(ABC):
 
     def start(self, on_token: Callable[[int, GeneratedToken], None] | None = None) -> list[GenerationTask]:
         """Start all choices, or none if one fails. on_token: called with the index of the choice."""
-        for ids in self.ids:
-            self.generation.check_length(ids, self.max_tokens)
+        for segment in self.segments:
+            self.generation.check_length(segment.ids, self.max_tokens)
         tasks: list[GenerationTask] = []
         try:
-            for index in range(len(self.ids) * self.n):
+            for index in range(len(self.segments) * self.n):
                 params = self.task.params
                 if params.config.seed is not None:
                     config = replace(params.config, seed=params.config.seed + index)
                     params = replace(params, config=config)
                 listener = None if on_token is None else partial(on_token, index)
-                prompt, top = self.prompt(index), self.top_logprobs
+                prompt, top = self.segment(index).source, self.top_logprobs
                 tasks.append(self.generation.submit(params, prompt, self, listener, top=top))
-            reserve_tokens(sum(map(len, self.ids)) + sum(task.limit for task in tasks))
+            reserve_tokens(self.num_prompt_tokens + sum(task.limit for task in tasks))
         except BaseException:
             for task in tasks:
                 task.cancel()
@@ -131,15 +131,20 @@ class Generation(ABC):
     def response(self, choices: list[Any], usage: Usage | None, *, streamed: bool = False) -> BaseModel:
         """Build the response, or one event of a stream."""
 
-    def prompt(self, index: int) -> list[int]:
-        return self.ids[index // self.n]
+    def segment(self, index: int) -> Segment:
+        """Return the prompt of a choice."""
+        return self.segments[index // self.n]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(len(segment.ids) for segment in self.segments)
 
     def text(self, index: int, output: GenerationOutput) -> str:
         """Return the generated text of a choice."""
-        return self.task.decode(Segment(self.prompt(index)), output.ids)
+        return self.task.decode(self.segment(index), output.ids)
 
     def usage(self, generated: int) -> Usage:
-        read = sum(map(len, self.ids))
+        read = self.num_prompt_tokens
         return Usage(prompt_tokens=read, completion_tokens=generated, total_tokens=read + generated)
 
 
@@ -169,7 +174,7 @@ class Completion(Generation):
         _check_completion(request)
         self.request = request
         self.task = self._task(model.bundle, architecture(model.bundle))
-        self.ids, self.texts = self._prompts(request.prompt)
+        self.segments, self.texts = self._prompts(request.prompt)
 
     def _task(self, bundle: Bundle, kind: str) -> TextGenerator:
         request, prompt = self.request, self.request.prompt
@@ -182,16 +187,17 @@ class Completion(Generation):
         options = generation_options(request, request.max_tokens or DEFAULT_TOKENS)
         return TextGenerator(bundle, parse_special=not is_text, to=request.to, **options)
 
-    def _prompts(self, prompt: Any) -> tuple[list[list[int]], list[str]]:
+    def _prompts(self, prompt: Any) -> tuple[list[Segment], list[str]]:
         prompts: Any = as_list(prompt)
         prompts = [prompts] if isinstance(prompts[0], int) else prompts
         if len(prompts) * self.n > MAX_ROWS:
             raise PayloadTooLargeError("texts to generate (prompts times n)", MAX_ROWS)
         if isinstance(prompts[0], str):
             documents = self.task.preprocess(prompts)
-            return [segment.ids for document in documents for segment in segments_of(document)], prompts
+            return [segment for document in documents for segment in segments_of(document)], prompts
         check_ids(prompts, vocab_size=self.tokenizer.vocab_size, limit=self.task.max_input_tokens)
-        return prompts, [self.tokenizer.decode(ids, side="source") for ids in prompts]
+        texts = [self.tokenizer.decode(ids, side="source") for ids in prompts]
+        return [Segment(ids) for ids in prompts], texts
 
     def choice(self, index: int, outputs: list[GenerationOutput], task: GenerationTask) -> CompletionChoice:
         output, logprobs = outputs[0], self.logprobs()
@@ -301,7 +307,7 @@ class EventStream:
         finally:
             for task in self.tasks:
                 task.cancel()
-            read = sum(map(len, self.completion.ids))
+            read = self.completion.num_prompt_tokens
             metrics.count_tokens(self.completion.model, read=read, generated=sum(self.counts))
 
     async def _events(self, deadline: float) -> AsyncIterator[bytes]:
@@ -335,7 +341,7 @@ class StreamedChoice(ABC):
 
     def __init__(self, completion: Generation, index: int) -> None:
         task = completion.task
-        prompt = completion.prompt(index) if task.architecture == "decoder-only" else []
+        prompt = completion.segment(index).ids if task.architecture == "decoder-only" else []
         self.index = index
         self.pieces = IncrementalDecoder(completion.tokenizer, prompt, task.params.config.stop_strings)
         self.pending: list[GeneratedToken] = []  # reported with the next piece

@@ -35,6 +35,7 @@ The <a href="docs">HTTP API</a> works.</p></html>
 TraceId = Annotated[str, Path(max_length=64)]
 RunId = Annotated[str, Path(max_length=200)]
 Position = Annotated[int | None, Query(ge=0, lt=2**31)]
+ImageData = Annotated[str, Field(max_length=http.MAX_IMAGE)]
 Count = Annotated[int, Query(ge=1, le=1000)]
 
 
@@ -56,7 +57,7 @@ class TraceRequest(RequestModel):
     model: ModelName
     text: Text | None = None
     target: Text | Annotated[list[TokenId], Field(max_length=http.MAX_IDS)] | None = None
-    image: Annotated[str, Field(max_length=http.MAX_IMAGE)] | None = None
+    image: ImageData | None = None
     series: TraceSeries | None = None
     to: Language | None = None
     question: Text | None = None
@@ -80,9 +81,13 @@ class SentencesRequest(RequestModel):
     to: Language | None = None
 
 
-class StepRequest(SentencesRequest):
-    """POST /trace/step: the candidates for the token after `generated_ids`."""
+class StepRequest(RequestModel):
+    """POST /trace/step: the candidates for the token after `generated_ids`, for a text or an image."""
 
+    model: ModelName
+    text: Text | None = None
+    image: ImageData | None = None
+    to: Language | None = None
     generated_ids: Annotated[list[TokenId], Field(max_length=http.MAX_IDS)] | None = None
     top: Annotated[int, Field(ge=1, le=1000)] = 50
     parameters: GenerationParameters | None = None
@@ -92,17 +97,16 @@ class SimilarityRequest(RequestModel):
     """POST /trace/similarity: images and texts to compare, each with each."""
 
     model: ModelName
-    images: Annotated[
-        list[Annotated[str, Field(max_length=http.MAX_IMAGE)]], Field(min_length=1, max_length=32)
-    ]
+    images: Annotated[list[ImageData], Field(min_length=1, max_length=32)]
     texts: Annotated[list[Text], Field(min_length=1, max_length=64)]
 
 
 class SearchRequest(GenerationParameters):
-    """POST /trace/search: a beam search to show as a tree."""
+    """POST /trace/search: a beam search to show as a tree, for a text or an image."""
 
     model: ModelName
-    text: Text
+    text: Text | None = None
+    image: ImageData | None = None
     to: Language | None = None
 
 
@@ -197,6 +201,7 @@ def trace_router(catalog: Catalog) -> APIRouter:
             next_step(
                 catalog.bundle(body.model),
                 text=body.text,
+                image=body.image,
                 to=body.to,
                 generated_ids=body.generated_ids or (),
                 top=body.top,
@@ -213,7 +218,8 @@ def trace_router(catalog: Catalog) -> APIRouter:
     def search(body: SearchRequest) -> JSONResponse:
         """Run a beam search and return it as a tree."""
         bundle = catalog.bundle(body.model)
-        return _json(search_tree(bundle, text=body.text, to=body.to, **body.generation_options()))
+        options = body.generation_options()
+        return _json(search_tree(bundle, text=body.text, image=body.image, to=body.to, **options))
 
     @router.get("/runs/{id}", response_model=schema.RunInfo)
     def run(id: RunId) -> JSONResponse:

@@ -214,7 +214,8 @@ class LimitsMiddleware:
 
 def large_routes() -> list[str]:
     """Return the routes whose bodies contain images or series."""
-    return [f"/{spec.name}" for spec in tasks().values() if {"image", "series"} & {*spec.inputs.modalities}]
+    large = [spec for spec in tasks().values() if {"image", "series"} & {*spec.inputs.modalities}]
+    return [*(f"/{spec.name}" for spec in large), "/v1/chat/completions"]
 
 
 class _Response:

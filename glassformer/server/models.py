@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from glassformer.bundle import Bundle
+from glassformer.core.inputs import tensor_of
 from glassformer.errors import GlassformerError, InputTooLongError, InvalidValueError
 from glassformer.generation import GeneratedToken, GenerationOutput, GenerationParams
 from glassformer.generation.continuous import Request, Scheduler, SchedulerFullError, Stats
 from glassformer.generation.continuous.request import RequestCancelledError
 from glassformer.generation.continuous.scheduler import PREFIX_SHARE
 from glassformer.generation.inference_model import InferenceModel
+from glassformer.generation.prompt import Prompt
 from glassformer.generation.step_decoder import decoder_start_ids
 from glassformer.inference.memory import available_memory, cache_bytes_per_token
 from glassformer.interpret.runs import run_of
@@ -30,16 +32,19 @@ from glassformer.tasks.base import Callbacks
 from glassformer.tasks.text_generation import (
     Architecture,
     context_length,
+    decoding_architecture,
     generation_architecture,
     target_language,
 )
 
 T = TypeVar("T")
+Source = list[int] | Prompt
 Predicate = Callable[[Bundle], bool]
 OnToken = Callable[[GeneratedToken], None]
 MAX_SOURCE = 4096  # tokens of a source, which is encoded in one step while other requests wait
 MAX_QUEUED = 16_384  # texts that wait for a slot
-MAX_OPEN_TOKENS = 1 << 22  # of the sources and prompts of all requests to a model; each takes about 40 bytes
+TOKEN_BYTES = 40  # of a waiting token
+MAX_OPEN_TOKENS = 1 << 22  # of the sources and prompts of all requests to a model, images by their bytes
 MAX_CACHED = 65_536  # tokens in the KV cache of a model, if memory allows
 MIN_CACHED = 1024
 CACHE_SHARE = 0.5  # of the free memory, for the KV caches of all models
@@ -98,38 +103,39 @@ class GenerationService:
             enable_prefix_caching=enable_prefix_caching,
         )
         self._model = bundle.model
-        self._reads_source = generation_architecture(bundle) == "encoder-decoder"
+        self._reads_source = decoding_architecture(bundle) == "encoder-decoder"
         self._max_source = min(MAX_SOURCE, max_model_len or MAX_SOURCE)
         self.context = min(filter(None, (context_length(bundle), max_model_len, tokens)))
         self._open_tokens = 0  # of the sources and prompts that are waiting or running
 
-    def room(self, ids: Sequence[int]) -> int:
+    def room(self, length: int) -> int:
         """Return the maximum number of new tokens: what a prompt, but not a source, leaves of the context."""
-        return self.context if self._reads_source else self.context - len(ids)
+        return self.context if self._reads_source else self.context - length
 
-    def check_length(self, ids: Sequence[int], max_tokens: int | None) -> None:
+    def check_length(self, ids: Source, max_tokens: int | None) -> None:
         """Raise if the context is too short for these ids with `max_tokens` (by default 1) new tokens."""
-        if (max_tokens or 1) > self.room(ids):
+        if (max_tokens or 1) > self.room(len(ids)):
             raise ContextLengthExceededError(len(ids), self.context, max_tokens=max_tokens or 0)
 
     def submit(
         self,
         params: GenerationParams,
-        ids: list[int],
+        ids: Source,
         caller: Hashable,
         on_token: OnToken | None = None,
         *,
         top: int | None = None,
     ) -> GenerationTask:
-        """Start generating from these ids.
+        """Start generating from these ids, or from a prompt with images.
 
         caller: identifies the HTTP request; requests are scheduled fairly. on_token: called in the running
         event loop.
         top: number of most likely tokens to report at each step; None: no probabilities.
         """
-        if self._reads_source and len(ids) > self._max_source:
+        if self._reads_source and not isinstance(ids, Prompt) and len(ids) > self._max_source:
             raise InputTooLongError(len(ids), self._max_source, hint="split the text")
-        if self._open_tokens + len(ids) > MAX_OPEN_TOKENS:
+        size = len(ids) + _embedding_bytes(ids) // TOKEN_BYTES
+        if self._open_tokens + size > MAX_OPEN_TOKENS:
             raise SchedulerFullError(self._scheduler.stats().waiting)
         task, loop = GenerationTask(), asyncio.get_running_loop()
 
@@ -139,14 +145,14 @@ class GenerationService:
                 on_token(token)
 
         def finish(result: list[GenerationOutput] | Exception) -> None:
-            self._open_tokens -= len(ids)
+            self._open_tokens -= size
             task.finish(result)
 
         wants_tokens = on_token is not None or top is not None
         starts = len(decoder_start_ids(self._model, params.start_ids))
         params = replace(
             params,
-            max_new_tokens=min(params.limit(len(ids), starts or len(ids)), self.room(ids)),
+            max_new_tokens=min(params.limit(len(ids), starts or len(ids)), self.room(len(ids))),
             top_logprobs=top or 0,
             on_token=(lambda token: loop.call_soon_threadsafe(receive, token)) if wants_tokens else None,
         )
@@ -156,16 +162,16 @@ class GenerationService:
             caller=caller,
             on_done=lambda result: loop.call_soon_threadsafe(finish, result),
         )
-        self._open_tokens += len(ids)
+        self._open_tokens += size
         return task
 
     async def generate_all(
-        self, params: GenerationParams, sources: Sequence[list[int]]
+        self, params: GenerationParams, sources: Sequence[Source]
     ) -> list[list[GenerationOutput]]:
         """Generate from all sources, a limited number at a time; if one fails, the others are canceled."""
         semaphore, caller = asyncio.Semaphore(MAX_CONCURRENT), object()
 
-        async def generate(ids: list[int]) -> list[GenerationOutput]:
+        async def generate(ids: Source) -> list[GenerationOutput]:
             async with semaphore:
                 return (await wait_for([self.submit(params, ids, caller)]))[0]
 
@@ -185,6 +191,13 @@ class GenerationService:
 
     def close(self) -> None:
         self._scheduler.close()
+
+
+def _embedding_bytes(ids: Source) -> int:
+    """Return the size of the embeddings or the image that a prompt holds besides its ids."""
+    prompt = Prompt.of(ids)
+    source = 0 if prompt.source is None else tensor_of(prompt.source).nbytes
+    return source + sum(span.embeddings.nbytes for span in prompt.spans)
 
 
 async def wait_for(tasks: Sequence[GenerationTask]) -> list[list[GenerationOutput]]:
@@ -220,12 +233,16 @@ class TaskThread(ThreadPoolExecutor):
 
 @dataclass(frozen=True, kw_only=True)
 class ServedModel:
-    """A model behind the server. generation: None if the model does not generate text."""
+    """A model behind the server. generation: None if the model does not generate text.
+
+    max_image_tokens: of an image in a conversation; None: as the model's folder says.
+    """
 
     id: str
     bundle: Bundle
     generation: GenerationService | None
     created: int
+    max_image_tokens: int | None = None
     thread: TaskThread = field(repr=False)
 
     async def run(self, work: Callable[[Bundle], T]) -> T:
@@ -262,7 +279,8 @@ class ServedModel:
 class ModelRegistry(dict[str, ServedModel]):
     """The served models by name. aliases: further names of models.
 
-    tokens: capacity of each KV cache; None: as many as fit into memory. options: of each GenerationService.
+    tokens: capacity of each KV cache; None: as many as fit into memory. max_image_tokens: of an image.
+    options: of each GenerationService.
     """
 
     def __init__(
@@ -271,6 +289,7 @@ class ModelRegistry(dict[str, ServedModel]):
         *,
         aliases: Mapping[str, str] | None = None,
         tokens: int | None = None,
+        max_image_tokens: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -286,6 +305,7 @@ class ModelRegistry(dict[str, ServedModel]):
                 bundle=bundle,
                 generation=service(bundle) if generates(bundle) else None,
                 created=int(time.time()),
+                max_image_tokens=max_image_tokens,
                 thread=TaskThread(name),
             )
 
@@ -334,12 +354,12 @@ def without_errors(check: Callable[[Bundle], object]) -> Predicate:
 
 
 def architecture(bundle: Bundle) -> Architecture:
-    """Return the architecture of a model that generates text; raise for others, or without a tokenizer."""
+    """Return the architecture of a model that continues or translates text; raise for any other."""
     require_tokenizer(bundle)
     return generation_architecture(bundle)
 
 
-generates = without_errors(architecture)
+generates = without_errors(lambda bundle: require_tokenizer(bundle) and decoding_architecture(bundle))
 is_decoder_only = without_errors(lambda bundle: architecture(bundle) == "decoder-only")
 is_encoder_decoder = without_errors(lambda bundle: architecture(bundle) == "encoder-decoder")
 

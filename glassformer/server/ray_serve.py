@@ -19,6 +19,7 @@ from glassformer.bundle import load, resolve_device
 from glassformer.errors import MissingDependencyError, MissingValueError
 from glassformer.inference.memory import limit_onednn_cache
 from glassformer.pretrained import resolve_name
+from glassformer.server import KEY_VARIABLE, check_key_variables
 from glassformer.server.api_keys import KeyStore
 from glassformer.server.app import create_app
 from glassformer.server.errors import error_response
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from ray.serve import Application
 
 NAME = "glassformer"
-KEY_VARIABLE = "GLASSFORMER_API_KEY"
 SHUTDOWN_SECONDS = 30
 
 
@@ -80,6 +80,7 @@ def app_builder(options: RayServeOptions) -> "Application":
         raise MissingDependencyError(str(error.name or "ray"), extra="ray") from None
     models = [str(Path(name).absolute()) if Path(name).is_dir() else name for name in options.model]
     options = options.model_copy(update={"model": models})
+    check_key_variables()
     api_key = os.environ.get(KEY_VARIABLE) or None
     KeyStore(api_key)  # fail before replicas start
 

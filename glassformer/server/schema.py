@@ -197,6 +197,24 @@ class TextPart(RequestModel):
     text: Text
 
 
+class ImageUrl(RequestModel):
+    """An image. url: data:image/...;base64, because remote images are not fetched.
+
+    detail: low reads the image as a single tile; high and auto as the model's folder says.
+    """
+
+    url: Annotated[str, Field(max_length=MAX_IMAGE)]
+    detail: Literal["auto", "low", "high"] | None = "auto"
+
+
+class ImagePart(RequestModel):
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+MessagePart = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+
+
 class FunctionCall(RequestModel):
     """arguments: a JSON object, as text."""
 
@@ -219,7 +237,7 @@ class ChatMessage(RequestModel):
     """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | Annotated[list[TextPart], Field(max_length=MAX_TEXTS)] | None = None
+    content: Text | Annotated[list[MessagePart], Field(max_length=MAX_TEXTS)] | None = None
     name: Annotated[str, Field(max_length=200)] | None = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TEXTS)] | None = None
     tool_call_id: Annotated[str, Field(max_length=200)] | None = None

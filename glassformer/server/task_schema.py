@@ -141,6 +141,9 @@ def _input_fields(spec: TaskSpec) -> dict[str, Any]:
             return {"questions": (Texts, ...), "context": (Text | None, None), **_either("contexts")}
         case registry.IMAGE:
             return {"images": (Images, ...)}
+        case registry.IMAGE_QUESTION:
+            one: dict[str, Any] = {"image": (Image | None, None), "question": (Text | None, None)}
+            return {**one, **_either("images", "questions")}
         case registry.MARKED_IMAGE:
             return {"image": (Image, ...)}
         case registry.TEXT_OR_IMAGE:
@@ -225,6 +228,12 @@ def read_request(spec: TaskSpec, body: Any) -> RequestInputs:
             items = _pairs("contexts", body.questions, contexts, "questions")
         case registry.IMAGE:
             items = _images(body.images)
+        case registry.IMAGE_QUESTION:
+            _check_one_of(body, "image", "images")
+            _check_one_of(body, "question", "questions")
+            files = _images(body.images or [body.image])
+            items = spec.join_pairs(files, body.questions or [body.question])
+            return RequestInputs(items, frozenset({"image", "text"}), options)
         case registry.MARKED_IMAGE:
             items = [decode_base64(body.image)]
         case registry.TEXT_OR_IMAGE | registry.SAMPLE:

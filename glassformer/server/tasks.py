@@ -8,7 +8,7 @@ model's thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,17 +17,18 @@ from pydantic import BaseModel
 
 from glassformer.bundle import Bundle
 from glassformer.errors import UnsupportedError
+from glassformer.generation.prompt import Prompt
 from glassformer.server.api_keys import reserve_tokens
 from glassformer.server.errors import PayloadTooLargeError
 from glassformer.server.metrics import Metrics
-from glassformer.server.models import ModelRegistry, ServedModel, architecture, without_errors
+from glassformer.server.models import GenerationService, ModelRegistry, ServedModel, without_errors
 from glassformer.server.task_schema import SINGLE, RequestInputs, read_request, request_model, response_model
 from glassformer.tasks import registry
 from glassformer.tasks.base import Callbacks
 from glassformer.tasks.forecasting import TIME, request_table
+from glassformer.tasks.generation_options import GenerationTaskOptions
 from glassformer.tasks.registry import TaskSpec
-from glassformer.tasks.results import GeneratedResult
-from glassformer.tasks.text_generation import Document, TextGenerationTask, segments_of
+from glassformer.tasks.text_generation import GeneratesFromSources
 
 MAX_SENTENCES = 4096  # of one request
 MAX_CHARACTERS = 1 << 21  # of all texts from which text is generated
@@ -43,14 +44,16 @@ def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:
 
 def add_route(router: APIRouter, spec: TaskSpec, models: ModelRegistry, metrics: Metrics) -> None:
     """Add the route of a task."""
-    generates = issubclass(spec.result, GeneratedResult)
+    generates = issubclass(spec.options, GenerationTaskOptions)
 
     async def route(body: Any) -> Any:
         inputs = read_request(spec, body)
         options = spec.read_options(inputs.options)
         model = models.select(body.model, *preferences(spec, options, inputs))
-        if generates:
-            return await generate(spec, model, options, inputs, metrics)
+        if generates and model.generation is not None:
+            task = await asyncio.to_thread(spec.make, model.bundle, options)
+            if isinstance(task, GeneratesFromSources):
+                return await generate(spec, model, model.generation, task, inputs.items, metrics)
         return await model.run_steps(lambda *thread: respond(spec, model.id, inputs, *thread))
 
     route.__name__, route.__doc__ = spec.name, f"{spec.summary} {spec.description}".strip()
@@ -92,57 +95,60 @@ def respond(
         raise UnsupportedError(bundle.display_name, READS[modality], hint)
     if inputs.modalities == {"series"} and spec.inputs != registry.SERIES_TABLE:
         items = [np.asarray(values, np.float64) for values in items]
-    response, only = response_model(spec), spec.result_field
     if spec.inputs in SINGLE:
+        response = response_model(spec)
         if spec.parts is not None:
             return response(model=model, **{spec.results: list(spec.parts(task, items[0], callbacks))})
         (output,) = task.run(items, callbacks)
         return response(model=model, **vars(spec.result.of(output)))
-    results = [spec.result.of(output) for output in task.run(items, callbacks)]
+    return response_of(spec, model, bundle, [spec.result.of(output) for output in task.run(items, callbacks)])
+
+
+def response_of(spec: TaskSpec, model: str, bundle: Bundle, results: list[Any]) -> BaseModel:
+    """Return the response with a result for each input."""
+    response, only = response_model(spec), spec.result_field
     content = {spec.results: [getattr(one, only) for one in results] if only else results}
-    notes = spec.notes(bundle, results) if spec.notes is not None else []
-    return response(
-        model=model, **content, **({"warnings": notes} if "warnings" in response.model_fields else {})
-    )
+    if "warnings" in response.model_fields:
+        content["warnings"] = spec.notes(bundle, results) if spec.notes is not None else []
+    return response(model=model, **content)
 
 
 async def generate(
-    spec: TaskSpec, model: ServedModel, options: Any, inputs: RequestInputs, metrics: Metrics
+    spec: TaskSpec,
+    model: ServedModel,
+    generation: GenerationService,
+    task: GeneratesFromSources,
+    inputs: list[Any],
+    metrics: Metrics,
 ) -> BaseModel:
-    """Generate a text for each input."""
-    task, documents = await asyncio.to_thread(_prepare, spec, model, options, inputs.items)
-    sources = [[segment.ids for segment in segments_of(document)] for document in documents]
-    assert model.generation is not None  # `_prepare` checks it
-    ids = [one for row in sources for one in row]
-    for one in ids:
-        model.generation.check_length(one, None)
-    reserve_tokens(sum(len(one) + task.params.limit(len(one), 1) for one in ids))
-    outputs = iter(await model.generation.generate_all(task.params, ids))
-    rows = [[next(outputs)[0] for _ in row] for row in sources]
+    """Generate a result for each input."""
+    items, sources = await asyncio.to_thread(_prepare, task, inputs)
+    together = [source for own in sources for source in own]
+    for source in together:
+        generation.check_length(source, None)
+    reserve_tokens(sum(len(source) + task.params.limit(len(source), 1) for source in together))
+    outputs = iter(await generation.generate_all(task.params, together))
+    rows = [[next(outputs) for _ in own] for own in sources]
     metrics.count_tokens(
         model.id,
-        read=sum(map(len, ids)),
-        generated=sum(len(output.ids) for row in rows for output in row),
+        read=sum(map(len, together)),
+        generated=sum(len(output.ids) for row in rows for best in row for output in best),
     )
-    texts = [
-        spec.result.of(task.postprocess(document, [[output] for output in row]))
-        for document, row in zip(documents, rows, strict=True)
-    ]
-    return response_model(spec)(model=model.id, **{spec.results: texts})
+    results = [spec.result.of(task.result(item, row)) for item, row in zip(items, rows, strict=True)]
+    return response_of(spec, model.id, model.bundle, results)
 
 
 def _prepare(
-    spec: TaskSpec, model: ServedModel, options: Any, texts: list[str]
-) -> tuple[TextGenerationTask[str], list[Document]]:
-    architecture(model.bundle)  # fails if it does not generate
-    task: Any = spec.make(model.bundle, options)
-    if sum(map(len, texts)) > MAX_CHARACTERS:
+    task: GeneratesFromSources, inputs: list[Any]
+) -> tuple[list[Any], list[Sequence[list[int] | Prompt]]]:
+    """Return the items and the sources of each."""
+    if sum(len(text) for text in inputs if isinstance(text, str)) > MAX_CHARACTERS:
         raise PayloadTooLargeError("characters", MAX_CHARACTERS)
-    documents, count = [], 0
-    preprocessed: Iterator[Document] = task.preprocess(texts)
-    for document in preprocessed:
-        documents.append(document)
-        count += len(segments_of(document))
+    items, sources, count = [], [], 0
+    for item in task.preprocess(inputs):
+        items.append(item)
+        sources.append(task.sources(item))
+        count += len(sources[-1])
         if count > MAX_SENTENCES:
             raise PayloadTooLargeError("sentences", MAX_SENTENCES)
-    return task, documents
+    return items, sources

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from glassformer.tasks.chat import ChatGenerator as ChatGenerator
     from glassformer.tasks.classification import Classifier as Classifier
     from glassformer.tasks.declarations.answer import Answer as Answer
+    from glassformer.tasks.declarations.ask import ImageAnswer as ImageAnswer
+    from glassformer.tasks.declarations.ask import ScoredAnswer as ScoredAnswer
     from glassformer.tasks.declarations.classify import Classification as Classification
     from glassformer.tasks.declarations.classify import Label as Label
     from glassformer.tasks.declarations.fill import FilledText as FilledText
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from glassformer.tasks.fill_mask import MaskFiller as MaskFiller
     from glassformer.tasks.forecasting import Forecast as Forecast
     from glassformer.tasks.forecasting import Forecaster as Forecaster
+    from glassformer.tasks.image_questions import AnswerChat as AnswerChat
+    from glassformer.tasks.image_questions import AnswerClassifier as AnswerClassifier
+    from glassformer.tasks.image_questions import AnswerGenerator as AnswerGenerator
     from glassformer.tasks.image_segmentation import ImageSegmenter as ImageSegmenter
     from glassformer.tasks.image_to_text import Captioner as Captioner
     from glassformer.tasks.question_answering import QuestionAnswerer as QuestionAnswerer
@@ -53,6 +58,8 @@ _MODULE_OF = {
     **dict.fromkeys(("MaskFiller",), "fill_mask"),
     **dict.fromkeys(("FilledText",), "declarations.fill"),
     **dict.fromkeys(("Forecast", "Forecaster"), "forecasting"),
+    **dict.fromkeys(("AnswerChat", "AnswerClassifier", "AnswerGenerator"), "image_questions"),
+    **dict.fromkeys(("ImageAnswer", "ScoredAnswer"), "declarations.ask"),
     **dict.fromkeys(("ImageSegmenter",), "image_segmentation"),
     **dict.fromkeys(("QuestionAnswerer",), "question_answering"),
     **dict.fromkeys(("Answer",), "declarations.answer"),

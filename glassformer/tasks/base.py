@@ -176,6 +176,11 @@ class BatchTask(Task[In, Out]):
     def input_name(self, input: In) -> str:
         return self.processor.name
 
+    def preprocess(self, inputs: Iterable[In], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Any]:
+        """Yield an item for each input; None for those rejected or skipped."""
+        for chunk in self.read(inputs, callbacks):
+            yield from (item for _, item in chunk)
+
     def run(self, inputs: Iterable[In], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Out]:
         for chunk in self.read(inputs, callbacks):
             outputs = self.run_batches([item for _, item in chunk], callbacks)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from os.path import isfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from glassformer.bundle import Bundle
+from glassformer.data.image_files import is_image_name
 from glassformer.errors import InvalidValueError
 from glassformer.json_text import parse_json
 from glassformer.tasks.forecasting import TIME, request_table
@@ -24,6 +27,19 @@ def cell_reader(spec: TaskSpec, bundle: Bundle) -> tuple[Callable[[Any], Any], M
     if "series" in spec.inputs.modalities and "series" in bundle.spec.modalities:
         return lambda cells: np.asarray(read_series(cells[0]), np.float64), {}
     return lambda cells: cells if len(cells) > 1 else cells[0], {}
+
+
+def locate_image(cells: Any, bundle: Bundle, folder: Path) -> Any:
+    """Return the cells of a row; the path of an image may be relative to the folder of the table.
+
+    cells: one, or the cells of several columns. A path that exists in the working directory is kept.
+    """
+    if isinstance(cells, tuple):
+        return locate_image(cells[0], bundle, folder), *cells[1:]
+    is_image = "image" in bundle.spec.modalities and isinstance(cells, str) and is_image_name(Path(cells))
+    if not is_image or isfile(cells) or not isfile(folder / cells):
+        return cells
+    return str(folder / cells)
 
 
 def read_series(text: str) -> Any:

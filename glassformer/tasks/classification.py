@@ -70,8 +70,13 @@ def label_names(bundle: Bundle, count: int) -> list[str]:
 
 
 def problem_type_of(bundle: Bundle) -> ProblemType:
-    """Return the problem type of a classifier, from job.json, else config.json, else single-label."""
-    kind: Any = bundle.job.problem_type or bundle.config.get("problem_type") or "single_label_classification"
+    """Return the problem type of a classifier, from job.json, else config.json, else single-label.
+
+    Published models of questions about images were trained with several right answers to a question.
+    """
+    several = bundle.spec.modalities == ("text", "image") and not bundle.job.name
+    default = "multi_label_classification" if several else "single_label_classification"
+    kind: Any = bundle.job.problem_type or bundle.config.get("problem_type") or default
     if kind not in get_args(ProblemType):
         raise InvalidValueError("problem_type", kind, f"one of {', '.join(get_args(ProblemType))}")
     known: ProblemType = kind

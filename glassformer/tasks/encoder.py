@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 from glassformer.bundle import Bundle
 from glassformer.errors import UnsupportedError
-from glassformer.processors.base import Processor, input_kind
+from glassformer.processors.base import ASK, Processor, input_kind
 from glassformer.processors.text import TextProcessor
 from glassformer.tasks.base import BATCH_TOKENS, BatchTask, Out, check_at_least, encoder_model
 
@@ -39,6 +39,8 @@ class EncoderTask(BatchTask[Any, Out]):
 
 def encoder_processor(bundle: Bundle, **text: Any) -> Processor[Any, Any]:
     """Return the processor of a text or image encoder. text: options of the `TextProcessor`."""
+    if bundle.spec.modalities == ("text", "image"):
+        raise UnsupportedError(bundle.display_name, "this task", hint=ASK)
     if input_kind(bundle.spec) != "images":
         return TextProcessor(bundle, **text)
     from glassformer.processors.image import FixedSizeVisionProcessor, reads_images

@@ -49,7 +49,7 @@ def generates(spec: Any, *kinds: str) -> bool:
 
 
 def is_sequence_to_sequence(spec: Any) -> bool:
-    return generates(spec, "EncoderDecoder", "LSTMEncoderDecoder") and "text" in spec.modalities
+    return generates(spec, "EncoderDecoder", "LSTMEncoderDecoder") and spec.modalities == ("text",)
 
 
 def is_language_model(spec: Any) -> bool:

@@ -11,6 +11,7 @@ from glassformer.data.image_files import ImageLike
 from glassformer.errors import InputTooLongError, InvalidValueError, UnsupportedError
 from glassformer.generation.engine import generate
 from glassformer.generation.params import GenerationOutput
+from glassformer.generation.prompt import Prompt
 from glassformer.generation.step_decoder import decoder_start_ids
 from glassformer.generation.stopping_criteria import truncate_at_stop
 from glassformer.processors.base import ImageWarning
@@ -65,7 +66,7 @@ class Captioner(BatchTask[ImageLike, ImageCaption]):
         self.bundle, self.tokenizer = bundle, require_tokenizer(bundle)
         self.processor = FixedSizeVisionProcessor.from_bundle(bundle)
         language, special = target_language(bundle, to), special_tokens(bundle)
-        text = check_text(prompt or "", "prompt") or language.prefix
+        text = check_text(prompt or "", "prompt").rstrip() or language.prefix  # a space begins the next word
         tags = [] if language.tag is None else [language.tag]
         words = self.tokenizer.encode(text, special=False, parse_special=True).ids
         if not self.tokenizer.unknown_ids.isdisjoint(words):
@@ -74,7 +75,7 @@ class Captioner(BatchTask[ImageLike, ImageCaption]):
         starts = (*decoder_start_ids(bundle.model, special.start_ids), *self.prompt)
         limit = context_length(bundle)
         if limit is not None and len(starts) > limit:
-            raise InputTooLongError(len(starts), limit)
+            raise InputTooLongError(len(starts), limit, hint="shorten the prompt")
         self.params = generation_params(
             bundle,
             {**options, **language.options},  # type: ignore[typeddict-item]
@@ -92,19 +93,28 @@ class Captioner(BatchTask[ImageLike, ImageCaption]):
         with memory_errors():
             return generate(self.bundle.inference_model(), images, self.params)
 
+    def sources(self, item: ProcessedImage) -> Sequence[Prompt]:
+        return [Prompt.of_source(self.processor.collate([item])["src"], self.processor.num_tokens)]
+
+    def result(self, item: ProcessedImage, outputs: Sequence[Sequence[GenerationOutput]]) -> ImageCaption:
+        return self.postprocess(None, item, outputs[0])
+
     def postprocess(
-        self, input: ImageLike, item: ProcessedImage | None, raw: list[GenerationOutput] | None
+        self, input: ImageLike | None, item: ProcessedImage | None, raw: Sequence[GenerationOutput] | None
     ) -> ImageCaption:
         if item is None or raw is None:
             return ImageCaption(text="", score=0.0, num_tokens=0, seconds=0.0, finish_reason="end")
         best, *others = (self._text(output) for output in raw)
         return replace(best, alternatives=tuple(others), image_warnings=item.warnings)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Convert output ids to a caption, with the prompt."""
+        text = self.tokenizer.decode([*self.prompt, *ids])
+        return " ".join(truncate_at_stop(text, self.params.config.stop_strings).split())
+
     def _text(self, output: GenerationOutput) -> ImageCaption:
-        text = self.tokenizer.decode([*self.prompt, *output.ids])
-        text = truncate_at_stop(text, self.params.config.stop_strings)
         return ImageCaption(
-            text=" ".join(text.split()),
+            text=self.decode(output.ids),
             score=output.score,
             num_tokens=len(output.ids),
             seconds=0.0,

@@ -72,17 +72,15 @@ def call_task(spec: TaskSpec, bundle: Bundle, inputs: Any, second: Any, values: 
 
         inputs = series_inputs(inputs)
     elif "image" in spec.inputs.modalities:
-        inputs = expand_folder(inputs, or_text="text" in task.bundle.spec.modalities)
-    single = task.is_single((inputs, second) if spec.inputs.pairs == "always" else inputs)
+        is_text = "text" in spec.inputs.modalities and "text" in task.bundle.spec.modalities
+        inputs = expand_folder(inputs, or_text=is_text)
+    single = task.is_single((inputs, "") if spec.inputs.pairs == "always" else inputs)
     items: Any = [inputs] if single else inputs
     if not isinstance(items, Iterable):
         raise InvalidValueError(spec.argument, type(items).__name__, "one input, or a list of them")
     if second is not None:
-        items, seconds = list(items), [second] if single else list(second)
-        if len(items) != len(seconds):
-            expected = f"{len(items)}, as many as {spec.argument}"
-            raise InvalidValueError(spec.second, f"{len(seconds)} texts", expected)
-        items = list(zip(items, seconds, strict=True))
+        items = spec.join_pairs(list(items), [second] if isinstance(second, str) else list(second))
+        single = single and isinstance(second, str)
     if not single:
         return spec.collect(bundle, [spec.value(output) for output in task.run(items)])
     try:

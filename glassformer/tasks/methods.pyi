@@ -8,6 +8,7 @@ from glassformer.data.annotations import Annotation
 from glassformer.data.image_files import ImageLike
 from glassformer.generation.config import GenerationOptions
 from glassformer.tasks.declarations.answer import Answer
+from glassformer.tasks.declarations.ask import ImageAnswer
 from glassformer.tasks.declarations.classify import Label
 from glassformer.tasks.declarations.fill import FilledText
 from glassformer.tasks.declarations.ner import AggregationStrategy, Entity
@@ -236,8 +237,8 @@ class TaskMethods:
     @overload
     def answer(
         self,
-        question: Iterable[str],
-        context: Iterable[str],
+        question: str | Iterable[str],
+        context: str | Iterable[str],
         *,
         max_answer_tokens: int = 15,
         window: int | None = None,
@@ -347,6 +348,42 @@ class TaskMethods:
     def detect(
         self, images: Iterable[ImageLike], *, threshold: float = 0.5, batch_size: int = 16
     ) -> list[list[Annotation]]: ...
+    @overload
+    def ask(
+        self,
+        images: ImageLike,
+        questions: str,
+        *,
+        top: int = 1,
+        truncate: bool = False,
+        batch_tokens: int | None = None,
+        return_tree: bool = False,
+        json_schema: Mapping[str, Any] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> ImageAnswer:
+        """Answer questions about images.
+
+        One question may be asked about several images, and several about one image, which is encoded once. Depending on the model, the answer is one that it knows, or is generated. The score is the probability of the answer.
+
+        top: Number of answers per question, most likely first.
+        truncate: Truncate questions longer than the model's maximum length.
+        batch_tokens: Maximum number of tokens per batch, including padding and beams (default: chosen for the device).
+        return_tree: Return the search tree of each segment.
+        json_schema: JSON schema that the output follows, unless it reaches the token limit.
+        The other options are those of `GenerationConfig`."""
+    @overload
+    def ask(
+        self,
+        images: ImageLike | Iterable[ImageLike],
+        questions: str | Iterable[str],
+        *,
+        top: int = 1,
+        truncate: bool = False,
+        batch_tokens: int | None = None,
+        return_tree: bool = False,
+        json_schema: Mapping[str, Any] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> list[ImageAnswer]: ...
     @overload
     def segment(
         self,

@@ -37,20 +37,24 @@ PYTHON_ONLY: Any = {"edges": ()}
 class InputKind:
     """What one input of a task is. Every edge has one way to take each kind, so the set is small and closed.
 
-    modalities: what it may be, depending on the model. columns: of a table, at most. pairs: two texts belong
-    together; "always", or "allowed".
+    modalities: what it may be, depending on the model. columns: of a table, at most. pairs: a second text
+    belongs to it; "always", or "allowed". names: of the columns by default.
     """
 
     name: str
     modalities: tuple[Modality, ...]
     columns: int = 1
     pairs: Literal["never", "allowed", "always"] = "never"
+    names: tuple[str, ...] = ()
 
 
 TEXT = InputKind("text", ("text",))
 PROMPT = InputKind("prompt", ("text",))
 QUESTION = InputKind("question and context", ("text",), columns=2, pairs="always")
 IMAGE = InputKind("image", ("image",))
+IMAGE_QUESTION = InputKind(
+    "image and question", ("image",), columns=2, pairs="always", names=("image", "question")
+)
 MARKED_IMAGE = InputKind("image and prompts", ("image",))  # the prompts are options: a request has one image
 TEXT_OR_IMAGE = InputKind("text or image", ("text", "image"))
 SAMPLE = InputKind("text, image or series", ("text", "image", "series"), columns=2, pairs="allowed")
@@ -288,6 +292,17 @@ class TaskSpec:
                 raise MissingValueError(name, f"by the task {self.name}")
         return self.options(**chosen)
 
+    def join_pairs(self, firsts: list[Any], seconds: list[str]) -> list[tuple[Any, str]]:
+        """Return inputs with their second texts; if there is only one of either, it belongs to all others."""
+        if self.inputs.pairs == "always" and len(firsts) == 1:
+            firsts = firsts * len(seconds)
+        elif self.inputs.pairs == "always" and len(seconds) == 1:
+            seconds = seconds * len(firsts)
+        if len(firsts) != len(seconds):
+            expected = f"{len(firsts)}, as many as {self.argument}"
+            raise InvalidValueError(self.second, f"{len(seconds)} texts", expected)
+        return list(zip(firsts, seconds, strict=True))
+
     @property
     def result_field(self) -> str | None:
         """The field that is the whole result, if there is only one; notes do not count."""
@@ -307,7 +322,7 @@ def _declared() -> dict[str, TaskSpec]:
 
 
 REGISTERED: dict[str, TaskSpec] = {}  # tasks that are declared elsewhere, e.g. in a test
-_KINDS = (TEXT, PROMPT, SAMPLE, QUESTION, TEXT_OR_IMAGE, IMAGE, MARKED_IMAGE, SERIES_TABLE)
+_KINDS = (TEXT, PROMPT, SAMPLE, QUESTION, TEXT_OR_IMAGE, IMAGE, IMAGE_QUESTION, MARKED_IMAGE, SERIES_TABLE)
 
 
 def _order(spec: TaskSpec) -> tuple[int, str]:

@@ -7,12 +7,9 @@ N prompts, P points per prompt, M masks per prompt, h and w rows and columns of 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +21,7 @@ from glassformer.bundle import Bundle
 from glassformer.core.observe import Observer
 from glassformer.core.vision.segmenter import PromptedMaskOutput, Prompts
 from glassformer.data.annotations import ONE_CLASS, Annotation, Box, mask_to_box
-from glassformer.data.image_files import ImageLike
+from glassformer.data.image_files import ImageLike, image_digest
 from glassformer.data.image_processing import Size
 from glassformer.errors import (
     ConflictError,
@@ -45,7 +42,6 @@ from glassformer.tasks.base import (
 )
 from glassformer.tasks.declarations.segment import Point
 
-CACHED_IMAGES = 8  # embeddings per model; one takes 4 MB
 WHOLE_OBJECT_MARGIN = 0.05  # of predicted IoU; see the card of pocket-sam
 POINTS_PER_BATCH = {"cpu": 16, "cuda": 64}  # prompts of "everything" that are decoded together
 FULL_SIZE_PIXELS = 1 << 26  # of all masks that are resized together; one pixel takes 4 bytes
@@ -136,6 +132,10 @@ class EncodedImage:
     size: Size
     scaled_size: Size
 
+    @property
+    def nbytes(self) -> int:
+        return self.embedding.nbytes
+
 
 def check_takes_prompts(bundle: Bundle) -> None:
     """Raise unless a model is promptable."""
@@ -222,19 +222,12 @@ class PromptSegmenter(BatchTask[ImageLike, list[Annotation]]):
     @torch.inference_mode()
     def encode(self, image: ImageLike) -> EncodedImage:
         """Encode an image, or return its embedding from the cache."""
-        cache, key = self.bundle.image_embeddings(), _image_key(image)
-        if key is not None and key in cache:
-            cache.move_to_end(key)
-            cached: EncodedImage = cache[key]
-            return cached
+        return self.bundle.cached_image(image_digest(image), lambda: self._encode(image))
+
+    def _encode(self, image: ImageLike) -> EncodedImage:
         batch = self.processor.stack([self.processor.load(image)])
         embedding: Tensor = self.model.encode_image(**self.processor.inputs(batch))
-        encoded = EncodedImage(check_finite(self.bundle, embedding), batch.sizes[0], batch.scaled_sizes[0])
-        if key is not None:
-            cache[key] = encoded
-            while len(cache) > CACHED_IMAGES:
-                cache.popitem(last=False)
-        return encoded
+        return EncodedImage(check_finite(self.bundle, embedding), batch.sizes[0], batch.scaled_sizes[0])
 
     @property
     def model(self) -> Any:
@@ -407,18 +400,3 @@ def _fit_prompt(prompt: SegmentationPrompt, size: Size) -> SegmentationPrompt:
         corners = ",".join(f"{side:g}" for side in prompt.box)
         raise InvalidValueError("boxes", corners, f"x_min < x_max and y_min < y_max {inside}")
     return replace(prompt, box=clipped)
-
-
-def _image_key(image: ImageLike) -> bytes | None:
-    """Return a digest of an image's content; None if it has to be read to find out what is wrong with it."""
-    if isinstance(image, str | PathLike):
-        path = Path(image)
-        try:
-            content = path.read_bytes()
-        except (OSError, ValueError):
-            return None
-        return hashlib.sha256(content).digest()
-    if isinstance(image, bytes):
-        return hashlib.sha256(image).digest()
-    pixels = np.ascontiguousarray(image.detach().cpu() if isinstance(image, Tensor) else image)
-    return hashlib.sha256(repr((pixels.shape, pixels.dtype)).encode() + pixels.tobytes()).digest()

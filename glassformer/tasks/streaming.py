@@ -7,17 +7,17 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
-import torch
-
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.generation.engine import generate
 from glassformer.generation.params import GeneratedToken, GenerationOutput
+from glassformer.generation.prompt import Prompt
 from glassformer.generation.stopping_criteria import truncate_at_stop
 from glassformer.tasks.base import In
 from glassformer.tasks.text_generation import (
     CONTEXT_TOKENS,
     GeneratedText,
     PromptTask,
+    Segment,
     common_prefix,
     memory_errors,
     segments_of,
@@ -116,13 +116,13 @@ class TextStream(Iterator[str]):
         (segment,) = segments_of(self._document)
         prompt = segment.ids if task.architecture == "decoder-only" else []
         decoder = IncrementalDecoder(task.tokenizer, prompt, task.params.config.stop_strings)
-        for token in self._tokens(task, segment.ids):
+        for token in self._tokens(task, segment):
             if piece := decoder.push(token):
                 yield piece
         if piece := decoder.end():
             yield piece
 
-    def _tokens(self, task: PromptTask[In], ids: list[int]) -> Iterator[int]:
+    def _tokens(self, task: PromptTask[In], segment: Segment) -> Iterator[int]:
         tokens: queue.SimpleQueue[int | list[GenerationOutput] | BaseException] = queue.SimpleQueue()
         closed = threading.Event()
 
@@ -134,13 +134,8 @@ class TextStream(Iterator[str]):
 
         def work() -> None:
             try:
-                inputs = torch.tensor([ids], device=task.bundle.device)
-                (output,) = generate(
-                    task.bundle.inference_model(),
-                    inputs,
-                    replace(task.params, on_token=on_token),
-                    attention_mask=torch.ones_like(inputs, dtype=torch.bool),
-                )
+                params = replace(task.params, on_token=on_token)
+                (output,) = generate(task.bundle.inference_model(), [Prompt.of(segment.source)], params)
                 tokens.put(output)
             except _Stopped:
                 pass

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count, repeat
-from typing import Any, ClassVar, Literal, NamedTuple, Unpack
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Unpack, runtime_checkable
+
+import torch
 
 from glassformer.bundle import Bundle
 from glassformer.errors import (
@@ -26,10 +28,12 @@ from glassformer.errors import (
 from glassformer.generation.config import GenerationOptions, merge_generation_config
 from glassformer.generation.engine import generate_batched
 from glassformer.generation.params import GenerationOutput, GenerationParams
+from glassformer.generation.prompt import EmbeddingSpan, Prompt
 from glassformer.generation.search_tree import SearchTree
 from glassformer.generation.stopping_criteria import FinishReason, truncate_at_stop
 from glassformer.json_text import as_list
 from glassformer.messages import plural
+from glassformer.processors.base import ASK
 from glassformer.processors.text import check_characters, check_text, require_tokenizer
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks, In, Task, check_at_least
 from glassformer.tokenization import (
@@ -56,12 +60,19 @@ class Segment:
 
     ids: the encoded text. split_word: whether it was split within a word.
     uppercase: whether the text was lowercased for the model, so that the output has to be uppercased.
+    spans: embeddings in place of some tokens, e.g. those of images.
     """
 
     ids: list[int]
     text: str = ""
     split_word: bool = False
     uppercase: bool = False
+    spans: tuple[EmbeddingSpan, ...] = ()
+
+    @property
+    def source(self) -> list[int] | Prompt:
+        """What generation starts from."""
+        return Prompt(torch.tensor(self.ids), self.spans) if self.spans else self.ids
 
 
 Document = list[str | Segment]  # text that is copied, and segments that are replaced by the model's output
@@ -123,6 +134,23 @@ class GeneratedText:
     trees: tuple[SearchTree, ...] = ()
 
 
+@runtime_checkable
+class GeneratesFromSources(Protocol):
+    """A task whose inputs are generated from in one batch with those of all other requests of a server.
+
+    preprocess: converts inputs to items. sources: of an item: token ids, or prompts with an image.
+    result: built from an item and, for each of its sources, the outputs.
+    """
+
+    params: GenerationParams
+
+    def preprocess(self, inputs: Iterable[Any], callbacks: Callbacks = ...) -> Iterator[Any]: ...
+
+    def sources(self, item: Any) -> Sequence[list[int] | Prompt]: ...
+
+    def result(self, item: Any, outputs: Sequence[Sequence[GenerationOutput]]) -> GeneratedText: ...
+
+
 class TextOptions(GenerationOptions, total=False):
     """Options of all tasks whose output is text.
 
@@ -175,6 +203,12 @@ class TextGenerationTask(Task[In, GeneratedText]):
         for chunk in self.read(inputs, callbacks):
             yield from (document or [] for _, document in chunk)
 
+    def sources(self, item: Document) -> Sequence[list[int] | Prompt]:
+        return [segment.source for segment in segments_of(item)]
+
+    def result(self, item: Document, outputs: Sequence[Sequence[GenerationOutput]]) -> GeneratedText:
+        return self.postprocess(item, outputs)
+
     @abstractmethod
     def decode(self, segment: Segment, ids: list[int]) -> str:
         """Convert the output ids of one segment to text."""
@@ -225,7 +259,7 @@ class TextGenerationTask(Task[In, GeneratedText]):
         )  # documents in order; `generate_batched` bounds their number
         by_segment: dict[int, _PendingDocument] = {}
 
-        def segments() -> Iterator[list[int]]:
+        def segments() -> Iterator[list[int] | Prompt]:
             numbers = count()
             for document in self.preprocess(inputs, callbacks):
                 own = segments_of(document)
@@ -237,7 +271,7 @@ class TextGenerationTask(Task[In, GeneratedText]):
                 pending.append(_PendingDocument(document, len(own), len(own)))
                 for segment in own:
                     by_segment[next(numbers)] = pending[-1]
-                    yield segment.ids
+                    yield segment.source
 
         def on_batch(numbers: Sequence[int]) -> None:
             for number in numbers:
@@ -327,10 +361,14 @@ def generation_architecture(bundle: Bundle) -> Architecture:
     """Return the architecture of a model that generates text from text; raise for any other model."""
     if bundle.spec.yields == "next tokens" and "text" not in bundle.spec.modalities:
         raise UnsupportedError(bundle.display_name, "text input", hint="it describes images: use caption")
-    return _architecture(bundle)
+    architecture = decoding_architecture(bundle)
+    if bundle.spec.modalities != ("text",) and architecture == "encoder-decoder":
+        raise UnsupportedError(bundle.display_name, "text alone", hint=ASK)
+    return architecture
 
 
-def _architecture(bundle: Bundle) -> Architecture:
+def decoding_architecture(bundle: Bundle) -> Architecture:
+    """Return the architecture of a model that generates text, from whatever input."""
     kind = bundle.spec.kind
     if bundle.spec.yields == "next tokens":
         if kind in ("EncoderDecoder", "LSTMEncoderDecoder"):
@@ -354,7 +392,7 @@ def special_tokens(bundle: Bundle) -> SpecialTokens:
     """Look up the special tokens in generation_config.json, else config.json, tokenizer and spec."""
     tokenizer, vocab_size = require_tokenizer(bundle), _vocab_size(bundle.spec)
     eos = _config_ids(bundle, "eos_token_id") or (() if tokenizer.eos_id is None else (tokenizer.eos_id,))
-    starts = _architecture(bundle) == "encoder-decoder"
+    starts = decoding_architecture(bundle) == "encoder-decoder"
     start = _config_ids(bundle, "decoder_start_token_id") if starts else ()
     for name, ids, needed in (("eos_token_id", eos, 1), ("decoder_start_token_id", start, len(start))):
         if ids and sum(token < vocab_size for token in ids) < needed:
@@ -379,7 +417,7 @@ def max_source_tokens(bundle: Bundle) -> int | None:
 
 def context_length(bundle: Bundle) -> int | None:
     """Return the maximum length of a prompt with its continuation, or of a target; None: no limit."""
-    if _architecture(bundle) == "decoder-only":
+    if decoding_architecture(bundle) == "decoder-only":
         return max_source_tokens(bundle)
     position = getattr(getattr(bundle.spec, "target", None), "position", None)
     length: int | None = getattr(position, "max_len", None)
@@ -498,6 +536,7 @@ def spell_language(languages: Sequence[str], to: str) -> str | None:
 
 def check_single_language(bundle: Bundle) -> None:
     """Raise if a model writes several languages, and so needs to be told which."""
+    generation_architecture(bundle)  # raises for a model that does not read text
     if bundle.job.languages:
         hint = "it writes several languages: use translate"
         raise UnsupportedError(bundle.display_name, "generate", hint=hint)
@@ -534,12 +573,17 @@ class PromptTask(TextGenerationTask[In]):
     def input_name(self, input: In) -> str:
         return "prompt"
 
-    def document(self, ids: list[int], text: str) -> Document:
-        """Return the document of a prompt; raise if it is too long for the model."""
+    def document(
+        self, ids: list[int], text: str, spans: Callable[[], tuple[EmbeddingSpan, ...]] = tuple
+    ) -> Document:
+        """Return the document of a prompt; raise if it is too long for the model.
+
+        spans: returns the embeddings of images in the prompt.
+        """
         limit = self.max_input_tokens
         if limit is not None and len(ids) > limit:
             raise InputTooLongError(len(ids), limit)
-        return [Segment(ids or self.bos_ids(), text)]
+        return [Segment(ids or self.bos_ids(), text, spans=spans())]
 
 
 class TextGenerator(PromptTask[str]):

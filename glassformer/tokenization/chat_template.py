@@ -15,13 +15,21 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from glassformer.errors import FileProblemError, GlassformerError, InvalidValueError, UnknownNameError
-from glassformer.tokenization.folder import CHAT_TEMPLATE, CONFIG, MORE_TEMPLATES, TokenizerConfig
+from glassformer.json_text import parse_json
+from glassformer.tokenization.folder import (
+    CHAT_TEMPLATE,
+    CONFIG,
+    MORE_TEMPLATES,
+    OLD_CHAT_TEMPLATE,
+    TokenizerConfig,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
 Message = Mapping[str, Any]
 Conversation = Sequence[Message]
+IMAGE_TYPES = ("image", "image_url")  # of the parts of a message
 MAX_CHARACTERS = 8_000_000  # of a rendered conversation
 
 
@@ -37,6 +45,12 @@ class ChatTemplateError(GlassformerError):
 def read_templates(config: TokenizerConfig) -> dict[str, str]:
     """Return the chat templates of a folder by name; a folder with one template calls it "default"."""
     value = config.config.get("chat_template")
+    if (old := config.copied.get(OLD_CHAT_TEMPLATE)) is not None:
+        try:
+            value = parse_json(old)["chat_template"]
+        except (ValueError, TypeError, LookupError):
+            problem = "is not a JSON object with a chat_template"
+            raise FileProblemError(config.folder / OLD_CHAT_TEMPLATE, problem) from None
     templates: dict[str, Any] = {}
     if isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
         templates = {str(entry.get("name")): entry.get("template") for entry in value}

@@ -25,7 +25,8 @@ SPECIAL_MAP = "special_tokens_map.json"
 ADDED = "added_tokens.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 MORE_TEMPLATES = "additional_chat_templates"  # a folder of templates by name
-_COPIED = (SPECIAL_MAP, ADDED, CHAT_TEMPLATE)
+OLD_CHAT_TEMPLATE = "chat_template.json"  # of processors
+_COPIED = (SPECIAL_MAP, ADDED, CHAT_TEMPLATE, OLD_CHAT_TEMPLATE)
 TOKENIZER_FILES = (  # every file that `load_tokenizer` reads
     *("tokenizer.json", "tokenizer_target.json", CONFIG, *_COPIED),
     *("source.spm", "target.spm", "vocab.json", "target_vocab.json"),

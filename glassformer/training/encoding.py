@@ -183,7 +183,7 @@ def encode_rows(
     """
     counts, texts = Counter[Any](), list[Row]()
     progress = Progress(plural(job.source_row or job.row, 2), job.log)
-    limit = job.recipe.training.max_generate_samples
+    limit = job.num_texts
 
     def blocks() -> Iterator[Sequence[Ragged]]:
         groups = group_items(items, lambda row: len(row[0]))

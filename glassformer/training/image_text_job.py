@@ -1,4 +1,4 @@
-"""The base of jobs that train on images with captions: contrastive, caption."""
+"""The base of jobs that train on images with texts: contrastive, caption, vqa."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ CaptionSection = TypeVar("CaptionSection", bound=CaptionData)
 class ImageTextJob(TextJob[CaptionSection]):
     """Train on images with captions: the pixels of every image are stored once, the captions as token ids.
 
-    The two fields of the store are the token ids of a caption and the number of its image.
+    The fields of the store are those of `encode`, by default the token ids of a caption, and the number of
+    its image.
     """
 
-    fields = ("caption", "image")
+    fields: tuple[str, ...] = ("caption", "image")
     row, unit, count = "pair", "pairs", staticmethod(count_pairs)
     default_max_len = 64
     min_valid_images: ClassVar[int] = 1
@@ -91,6 +92,8 @@ class ImageTextJob(TextJob[CaptionSection]):
             config = self.base.files.get(IMAGE_PROCESSOR_FILE, {})
             known = ImageProcessor.from_dict(config, image_size=read.image_size)
             exact = {"height": read.image_size[0], "width": read.image_size[1]}
+            if known.fixed_size is None:  # its type stands for images of several sizes
+                known = replace(known, image_processor_type="ViTImageProcessor", do_pad=False, size_divisor=0)
             return replace(known, size=exact, do_center_crop=False, crop_size=None)
         size = self.data.image_size
         return ImageProcessor(size={"height": size[0], "width": size[-1]}, resample=3)
@@ -123,7 +126,7 @@ class ImageTextJob(TextJob[CaptionSection]):
             fields, counts = self.encode(tokenizer, group)
             return (*fields, Ragged.of([[numbers[row[0]]] for row in group])), counts
 
-        most = max(max_id(tokenizer), len(paths))
+        most = max(max_id(tokenizer), len(paths), self.max_value())
         counts = encode_rows(self, folder, good, self.fields, encode, max_id=most)
         return {**self.notes(counts), "skipped": len(rows) - len(good), "reason": reason}
 
@@ -139,15 +142,23 @@ class ImageTextJob(TextJob[CaptionSection]):
         }
 
     def choose_image_model(
-        self, hardware: Hardware, more: Any = lambda size, options: {}, **training: Any
+        self,
+        hardware: Hardware,
+        more: Any = lambda size, options: {},
+        *,
+        tuned_lr: float = 1e-5,
+        **training: Any,
     ) -> list[str]:
         """Fill in the sizes of the model and the length of the training.
 
-        more: (size, options of an image encoder) -> further options. training: `fill_training`'s arguments.
+        more: (size, options of an image encoder) -> further options. tuned_lr: to fine-tune a model.
+        training: `fill_training`'s arguments.
         """
         count, tuning = len(self.corpus.train), self.fine_tuning
         height, width = self.image_size
-        patch = self.recipe.model.overrides.get("patch_size") or choose_patch_size(height, width)
+        read = self.base_image_input()
+        patch = None if read is None else read.patch_size[0]
+        patch = patch or self.recipe.model.overrides.get("patch_size") or choose_patch_size(height, width)
         size, epochs, reasons = self.choose_size(
             hardware,
             units=count * (height // patch) * (width // patch),
@@ -162,7 +173,7 @@ class ImageTextJob(TextJob[CaptionSection]):
             self.train_examples(),
             batch=max(2, min(1024 if hardware.on_gpu else 128, count // 4)),
             epochs=5 if tuning else epochs,
-            lr=1e-5 if tuning else min(1e-3, 0.1 / size.d_model),
+            lr=tuned_lr if tuning else min(1e-3, 0.1 / size.d_model),
             **training,
         )
 

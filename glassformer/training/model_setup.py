@@ -269,19 +269,25 @@ def max_input_length(spec: Any) -> int:
     """Return the maximum input length of a model in tokens; a very large number if unlimited."""
     limits = [getattr(spec, "max_len", None)]
     for name in ("input", "source", "target"):
-        position = getattr(getattr(spec, name, None), "position", None)
-        limits.append(getattr(position, "max_len", None))
+        own = getattr(spec, name, None)
+        for part in () if own is None else own.parts():
+            limits.append(getattr(getattr(part, "position", None), "max_len", None))
     return min((limit for limit in limits if limit is not None), default=1 << 30)
 
 
 def select_trainable(model: nn.Module, options: TrainingOptions) -> str:
     """Add LoRA adapters, freeze parameters and set the stochastic depth as the options say; return a message.
 
-    With LoRA, the adapters and a task head are trained, but not a vocabulary head.
+    With LoRA, the adapters and a task head are trained, but not a vocabulary head; of a vision-language
+    model, the decoder is adapted and the connector is trained.
     """
+    connector = getattr(getattr(model, "embed", None), "connector", None)
     if options.lora_r is not None:
+        if isinstance(connector, nn.Module):
+            model.requires_grad_(False)
+            connector.requires_grad_(True)
         add_lora(
-            model,
+            model if connector is None else model.decoder,  # type: ignore[arg-type]
             r=options.lora_r,
             lora_alpha=options.lora_alpha,
             lora_dropout=options.lora_dropout,

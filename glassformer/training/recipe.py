@@ -118,6 +118,9 @@ class ModelOptions(Settings):
         "null suits the job",
     )
     folder: str | None = setting(None, "model folder to fine-tune, instead of a preset")
+    image_encoder: str | None = setting(
+        None, "job vqa: folder of an image encoder or captioner to connect to the language model in folder"
+    )
     overrides: Mapping[str, Any] = field(
         default_factory=dict,
         metadata=setting(
@@ -453,7 +456,7 @@ def parse_recipe(data: Mapping[str, Any], *, warn: bool = True) -> Recipe:
     model = data.get("model") or {}
     if not isinstance(model, Mapping):
         model = {"preset": model}  # `model: lstm` for short
-    own = {name: model[name] for name in ("preset", "folder") if name in model}
+    own = {name: model[name] for name in ("preset", "folder", "image_encoder") if name in model}
     overrides = {name: value for name, value in model.items() if name not in own}
     seed = coerce_value(data.get("seed", 1), int, "seed")
     if not 0 <= seed < 1 << 63:

@@ -117,7 +117,12 @@ class TextJob(Job[Data]):
     @property
     def cache_key(self) -> tuple[object, ...]:
         """Settings that the encoded data depends on, besides the files and the tokenizer settings."""
-        return self.max_len, self.recipe.training.max_generate_samples
+        return self.max_len, self.num_texts
+
+    @property
+    def num_texts(self) -> int:
+        """Maximum number of validation rows that are kept as text."""
+        return self.recipe.training.max_generate_samples
 
     def texts(self, row: Row) -> Sequence[str]:
         """Return the texts of a row, to train the tokenizer on."""

@@ -47,7 +47,7 @@ def batched_equals_single(bundle: Bundle, name: str, side: Side = "none") -> Che
     """Compare each row of a batch with the same row run alone. side: where shorter rows are padded."""
     model, head = bundle.model, bundle.spec.head
     if side != "none" and not has_tokens(model):
-        return skipped(name, "images, series and vectors are not padded")
+        return skipped(name, "images, series, vectors and latents are not padded")
     sample = random_inputs(model, side, batch=BATCH)
     mask = sample.masks[-1]
     with torch.no_grad():

@@ -19,11 +19,13 @@ from glassformer.errors import GlassformerError
 from glassformer.generation import GenerationConfig, GenerationOutput, GenerationParams, generate, prefill
 from glassformer.generation.continuous import Scheduler
 from glassformer.generation.inference_model import InferenceModel, prepare_for_inference
+from glassformer.generation.prompt import Prompt
 from glassformer.generation.step_decoder import decoder_start_ids
 from glassformer.inference.encoder import InferenceEncoder, PackedModel, supports
 from glassformer.inference.linear import WeightFormat
 from glassformer.processors.text import token_input
 from glassformer.verify.comparison import CheckResult, Tolerance, check_result, relative_error, skipped
+from glassformer.verify.image_prompts import cached_equals_uncached_with_images
 from glassformer.verify.inputs import (
     RandomInputs,
     Side,
@@ -53,9 +55,13 @@ def cached_equals_uncached(bundle: Bundle, name: str) -> CheckResult:
     model = bundle.model
     if not isinstance(model, EncoderDecoder | DecoderOnly):
         return skipped(name, "an encoder has no cache")
-    if not has_tokens(model):
-        return skipped(name, "measured only for models that read tokens")
+    if model.spec.modalities == ("text", "image"):
+        if isinstance(model, DecoderOnly):
+            return cached_equals_uncached_with_images(model, name)
+        return skipped(name, "not measured for questions with an image")
     sample = random_inputs(model, "left")
+    if sample.masks[-1] is None:
+        return skipped(name, "object queries are decoded at once")
     with torch.no_grad():
         full = drop_padding(model, sample, sample.run(model))
         if not all(is_per_token(model.spec.head, key) for key in full):
@@ -66,19 +72,21 @@ def cached_equals_uncached(bundle: Bundle, name: str) -> CheckResult:
             stepped = drop_padding(model, sample, _run_in_chunks(model, sample, chunks, static))
             differences += [relative_error(stepped[key], full[key]) for key in full]
         note = "token by token, in uneven chunks, with static shapes"
+        sources: list[Tensor] = []
         sequences: list[GeneratedSequence] = []
         if model.spec.yields == "next tokens":
-            generated = _generate(model)
+            sources, generated = _generate(model)
             sequences = list(dict.fromkeys(sequence for sequence, _ in generated))
             expected = {
-                sequence: _uncached_logprobs(model, sequence, sample.kernel) for sequence in sequences
+                sequence: _uncached_logprobs(model, sources, sequence, sample.kernel)
+                for sequence in sequences
             }
             differences += [relative_error(logprobs, expected[sequence]) for sequence, logprobs in generated]
             note += "; greedy search, beams, continuous batching"
 
         def uncached(model: AnyModel, sample: RandomInputs) -> list[Tensor]:
             outputs = drop_padding(model, sample, sample.run(model)).values()
-            logprobs = (_uncached_logprobs(model, sequence, sample.kernel) for sequence in sequences)
+            logprobs = (_uncached_logprobs(model, sources, one, sample.kernel) for one in sequences)
             return [*outputs, *logprobs]
 
         return check_result(name, differences, Tolerance.of_model(model, sample, uncached), note)
@@ -122,20 +130,28 @@ def _run_in_chunks(
 
 
 class GeneratedSequence(NamedTuple):
-    """Generated ids, after the ids of the prompt or, with a source, after the start tokens."""
+    """Generated ids, after the ids of the prompt or, with a source, after the start tokens.
 
-    source: tuple[int, ...]
+    row: index of the source or prompt.
+    """
+
+    row: int
     context: tuple[int, ...]
     ids: tuple[int, ...]
 
 
-def _generate(model: EncoderDecoder | DecoderOnly) -> list[tuple[GeneratedSequence, Tensor]]:
-    """Return sequences and their log-probs from `generate` and the scheduler, greedy and with beams."""
+def _generate(
+    model: EncoderDecoder | DecoderOnly,
+) -> tuple[list[Tensor], list[tuple[GeneratedSequence, Tensor]]]:
+    """Generate with `generate` and the scheduler, greedily and with beams.
+
+    Return the sources (1, S) of an encoder-decoder, and sequences with their log-probs.
+    """
     length = fitting_length(model.spec, 2 * NEW_TOKENS)
     count = min(NEW_TOKENS, length // 2)
     sample = random_inputs(model, "right", length=length - count, target_length=1)
     inputs, mask = sample.inputs[0], sample.masks[0]
-    assert mask is not None
+    rows = [sample.single_row(row).inputs[0] for row in range(len(sample))]  # (1, S) each
     starts = decoder_start_ids(model, None) if isinstance(model, EncoderDecoder) else []
     if isinstance(model, EncoderDecoder) and not starts:
         starts = [int(sample.inputs[1][0, 0])]
@@ -147,32 +163,42 @@ def _generate(model: EncoderDecoder | DecoderOnly) -> list[tuple[GeneratedSequen
         )
         for beams in (1, BEAMS)
     ]
-    rows = [ids[row_mask].tolist() for ids, row_mask in zip(inputs, mask, strict=True)]
-    outputs: list[tuple[list[int], GenerationOutput]] = []
+    outputs: list[tuple[int, GenerationOutput]] = []
     for params in settings:
         generated = generate(prepared, inputs, params, attention_mask=mask)
-        outputs += [(row, output) for row, beams in zip(rows, generated, strict=True) for output in beams]
+        outputs += [(row, output) for row, beams in enumerate(generated) for output in beams]
+    length_of = model.spec.inputs()[0].num_tokens
+    prompts = [Prompt.of_source(x, length_of(x.shape)) if mask is None else Prompt(x[0]) for x in rows]
     scheduler = Scheduler(prepared)
     try:
-        requests = [(row, scheduler.submit(row, params)) for row in rows for params in settings]
+        requests = [
+            (row, scheduler.submit(prompt, params))
+            for row, prompt in enumerate(prompts)
+            for params in settings
+        ]
         outputs += [(row, output) for row, request in requests for output in request.result()]
     finally:
         scheduler.close(drain=False)
-    return [
+    return rows if starts else [], [
         (
-            GeneratedSequence(tuple(row if starts else ()), tuple(starts or row), tuple(output.ids)),
+            GeneratedSequence(row, tuple(starts or rows[row][0].tolist()), tuple(output.ids)),
             torch.tensor(output.logprobs, device=inputs.device),
         )
         for row, output in outputs
     ]
 
 
-def _uncached_logprobs(model: AnyModel, sequence: GeneratedSequence, kernel: Kernel) -> Tensor:
+def _uncached_logprobs(
+    model: AnyModel, sources: Sequence[Tensor], sequence: GeneratedSequence, kernel: Kernel
+) -> Tensor:
     """Return the log-probs (T,) of generated tokens, from one forward pass over the full sequence."""
-    device = next(model.parameters()).device
-    rows = (sequence.source, (*sequence.context, *sequence.ids[:-1]))
-    inputs = tuple(torch.tensor([row], device=device) for row in rows if row)
-    masks = tuple(torch.ones_like(x, dtype=torch.bool) for x in inputs)
+    parameter = next(model.parameters())
+    device = parameter.device
+    ids = torch.tensor([[*sequence.context, *sequence.ids[:-1]]], device=device)
+    inputs = tuple(
+        x.to(parameter.dtype) if x.is_floating_point() else x for x in (*sources[sequence.row :][:1], ids)
+    )
+    masks = tuple(None if x.is_floating_point() else torch.ones_like(x, dtype=torch.bool) for x in inputs)
     logits = RandomInputs(inputs, masks, kernel).run(model)["output"]
     logprobs = upcast(logits[0, len(sequence.context) - 1 :]).log_softmax(-1)
     return logprobs.gather(1, torch.tensor(sequence.ids, device=device)[:, None])[:, 0]
@@ -256,11 +282,11 @@ def _loaded_and_prepared(
             sample = random_inputs(model)
             packed = PackedModel(model, weights)(*sample.arguments())
             return sample, sample.run(model), named_outputs(packed)
-        if not has_tokens(model):
-            return "measured only for models that read tokens"
+        if model.spec.modalities == ("text", "image") and not isinstance(model, DecoderOnly):
+            return "not measured for questions with an image"
         ids = _text(bundle)
         sample = (
-            random_inputs(model, "none")
+            random_inputs(model, "none").without_images(model.spec)
             if ids is None
             else RandomInputs((ids,), (torch.ones_like(ids).bool(),))
         )
@@ -282,7 +308,7 @@ def _decode_step_by_step(model: nn.Module, sample: RandomInputs, length: int) ->
         inputs, starts = ids[:, :1], None
     else:
         inputs, starts = sample.inputs[0], [int(ids[0, 0])]
-    mask = torch.ones_like(inputs, dtype=torch.bool)
+    mask = None if inputs.is_floating_point() else torch.ones_like(inputs, dtype=torch.bool)
     result = prefill(model, inputs, mask, start_ids=starts, capacity=length)
     parts = [result.logits.clone()]
     parts += [result.decoder.step(ids[:, n]).clone() for n in range(1, length)]

@@ -7,7 +7,9 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from glassformer.core.model import AnyModel
 from glassformer.core.observe import Observer
 from glassformer.core.series.distributions import DISTRIBUTIONS
 from glassformer.errors import MissingDependencyError, UnknownNameError, UnsupportedError
+from glassformer.families.config import Config
 from glassformer.families.registry import families, family_of_spec
 from glassformer.families.sidecars import read_object
 from glassformer.verify.comparison import (
@@ -33,9 +36,9 @@ from glassformer.verify.comparison import (
 )
 from glassformer.verify.inputs import RandomInputs, drop_padding, has_tokens, random_inputs
 
-LIBRARY = "transformers"
 # output names of this package -> those of the reference; the first one present is used
-_MAIN = "logits prediction_outputs prediction_logits regression_outputs prediction_output last_hidden_state"
+_MAIN = """logits prediction_outputs prediction_logits regression_outputs prediction_output last_hidden_state
+    sample"""
 REFERENCE_NAMES = {
     "output": _MAIN,
     "hidden": "last_hidden_state",
@@ -54,34 +57,48 @@ INPUT_NAMES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("text",): ("input_ids",),
     ("image",): ("pixel_values", "input_points"),
     ("image", "text"): ("pixel_values", "input_ids"),
+    ("text", "image"): ("input_ids",),
     ("series",): ("past_values",),
+    ("latents",): ("hidden_states",),
 }
+CONDITION_NAMES = {
+    "timesteps": "timestep",
+    "labels": "class_labels",
+    "text": "encoder_hidden_states",
+    "text_mask": "encoder_attention_mask",
+}
+
+SEVERAL_IMAGES = ("idefics3", "smolvlm")  # references that read several images for each text
 
 
 def reference_equals_ours(bundle: Bundle, name: str, *, required: bool = False) -> CheckResult:
-    """Compare with transformers on the same inputs: single rows, and right-padded if there is a pad id."""
-    if importlib.util.find_spec(LIBRARY) is None:
-        if required:
-            raise MissingDependencyError(LIBRARY)
-        return skipped(name, f"{LIBRARY} is not installed")
+    """Compare with the reference on the same inputs: single rows, and right-padded if there is a pad id."""
     family = families()[bundle.family] if bundle.family else family_of_spec(bundle.spec)
     if family is None:
         return _unavailable(name, "this model has no published layout", required)
+    library = family.library
+    if importlib.util.find_spec(library) is None:
+        if required:
+            raise MissingDependencyError(library)
+        return skipped(name, f"{library} is not installed")
     with tempfile.TemporaryDirectory(prefix="glassformer-verify-") as temporary:
         folder = bundle.folder
         if (
             folder is None or not (folder / "config.json").is_file()
         ):  # built in memory, or saved in our own layout
             folder = save(bundle, Path(temporary) / "model", layout="hf")
-        reference = _reference(folder, bundle.model)
+        reference = _reference(folder, bundle.model, library)
         if isinstance(reference, str):
             return _unavailable(name, reference, required)
-    note = f"{type(reference).__name__} of {LIBRARY} {version(LIBRARY)}"
+    note = f"{type(reference).__name__} of {library} {version(library)}"
     if bundle.spec.yields == "embedding":
         note += ", vectors before the pooling"
     with torch.no_grad():
         batch = random_inputs(bundle.model, "right")
-        differences = _differences(reference, bundle.model, batch)
+        try:
+            differences = [*_differences(reference, bundle.model, batch)]
+        except UnsupportedError as error:
+            return _unavailable(name, str(error), required)
         return check_result(name, differences, Tolerance.of_model(bundle.model, batch, _all_outputs), note)
 
 
@@ -91,22 +108,21 @@ def _unavailable(name: str, reason: str, required: bool) -> CheckResult:
     return skipped(name, reason)
 
 
-def _reference(folder: Path, model: AnyModel) -> Any:
-    """Load transformers' model of a folder in evaluation mode, or return the reason why it cannot."""
-    import transformers as library
-
-    architecture = (read_object(folder / "config.json").get("architectures") or ["?"])[0]
-    kind = getattr(library, architecture, None)
+def _reference(folder: Path, model: AnyModel, library: str) -> Any:
+    """Load the library's model of a folder in evaluation mode, or return the reason why it cannot."""
+    module: Any = import_module(library)
+    architecture = Config(read_object(folder / "config.json")).architecture
+    kind = getattr(module, architecture, None)
     if kind is None:
-        return f"{LIBRARY} {library.__version__} has no {architecture}"
-    library.logging.set_verbosity_error()
-    library.logging.disable_progress_bar()
+        return f"{library} {module.__version__} has no {architecture}"
+    logging = import_module(f"{library}.utils.logging")
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     first = next(model.parameters())
+    dtype = {"dtype" if library == "transformers" else "torch_dtype": first.dtype}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        reference = kind.from_pretrained(
-            folder, dtype=first.dtype, use_safetensors=True, local_files_only=True
-        )
+        reference = kind.from_pretrained(folder, use_safetensors=True, local_files_only=True, **dtype)
     return reference.to(first.device).eval()
 
 
@@ -120,7 +136,7 @@ def _samples(model: AnyModel, batch: RandomInputs) -> list[RandomInputs]:
 def _differences(reference: Any, model: AnyModel, batch: RandomInputs) -> Iterator[float]:
     for sample in _samples(model, batch):
         ours = _outputs(model, sample)
-        theirs = _parameters(model.spec.head, reference(**_named_inputs(model.spec, sample)))
+        theirs = _parameters(model.spec.head, reference(**_named_inputs(model.spec, sample, reference)))
         expected = drop_padding(model, sample, {key: _reference_output(theirs, key) for key in ours})
         yield from (relative_error(ours[key], expected[key]) for key in ours)
 
@@ -138,6 +154,8 @@ def _outputs(model: AnyModel, sample: RandomInputs) -> dict[str, Tensor]:
 
 def _parameters(head: Any, result: Any) -> Any:
     """Return the reference's output; for a distribution, its parameters in the units of the series."""
+    if head.yields == "next tokens" and "logits" not in result:
+        raise UnsupportedError(f"the output of the reference, {type(result).__name__},", "logits")
     match head:
         case spec.ForecastSpec(distribution=kind) if kind != "none":
             scaled = DISTRIBUTIONS[kind](*result["prediction_outputs"])
@@ -147,14 +165,22 @@ def _parameters(head: Any, result: Any) -> Any:
     return result
 
 
-def _named_inputs(model_spec: spec.ModelSpec, sample: RandomInputs) -> dict[str, Tensor]:
+def _named_inputs(model_spec: spec.ModelSpec, sample: RandomInputs, reference: Any) -> dict[str, Tensor]:
     """Return the inputs by the reference's argument names."""
     names = INPUT_NAMES[model_spec.modalities]
+    arguments = signature(reference.forward).parameters
+    if "sample" in arguments:  # diffusers' autoencoders and UNets
+        names = ("sample",)
     if model_spec.architecture == "encoder-decoder":
-        names = (names[0], "decoder_input_ids")
+        target = "decoder_input_ids" if "decoder_input_ids" in arguments else "input_ids"
+        names = (names[0], target)
     named = dict(zip(names, sample.inputs, strict=False))  # of a pair, one row without padding
-    if model_spec.modalities == ("text",) and (mask := sample.masks[0]) is not None:
+    if model_spec.modalities[:1] == ("text",) and (mask := sample.masks[0]) is not None:
         named["attention_mask"] = mask.long()
+    named |= {CONDITION_NAMES[key]: x for key, x in sample.conditions.items()}
+    if sample.images is not None:
+        several = reference.config.model_type in SEVERAL_IMAGES
+        named["pixel_values"] = sample.images[:, None] if several else sample.images
     return named
 
 

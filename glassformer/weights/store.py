@@ -47,9 +47,12 @@ DTYPES = {
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+# names of weight files by the library that reads them
+STEMS = {"transformers": "model", "diffusers": "diffusion_pytorch_model"}
 MAX_SHARD_BYTES = 5_000_000_000
 
-_WEIGHT_FILES = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json")
+_STEM = f"({'|'.join(STEMS.values())})"
+_WEIGHT_FILES = re.compile(rf"{_STEM}((-\d{{5}}-of-\d{{5}})?\.safetensors|\.safetensors\.index\.json)")
 _PICKLES = ("pytorch_model*.bin", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -58,19 +61,20 @@ _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 class PickleRefusedError(GlassformerError):
     """The folder has only pickled weights, which can execute code when they are loaded.
 
-    model_class: the class of transformers that reads the folder with its head.
+    model_class: the class that reads the folder with its head. library: that of the class.
     """
 
     path: str | Path
     model_class: str = "AutoModel"
+    library: str = "transformers"
 
     def message(self) -> str:
         folder, out = Path(self.path).parent, f"{Path(self.path).parent.name}-safetensors"
+        classes = [*["AutoTokenizer"] * (self.library == "transformers"), self.model_class]
+        steps = [f'{name}.from_pretrained("{folder}").save_pretrained("{out}")' for name in classes[::-1]]
         return (
             f"{self.path} is a pickle or similar, which is not loaded because it can run code; convert the "
-            f"folder with transformers: from transformers import AutoTokenizer, {self.model_class}; "
-            f'{self.model_class}.from_pretrained("{folder}").save_pretrained("{out}"); '
-            f'AutoTokenizer.from_pretrained("{folder}").save_pretrained("{out}")'
+            f"folder with {self.library}: from {self.library} import {', '.join(classes)}; {'; '.join(steps)}"
         )
 
 
@@ -122,35 +126,44 @@ class Weights(Mapping[str, Tensor]):
 
 
 def open_weights(folder: str | Path) -> Weights:
-    """Open a folder's `model.safetensors`, or the shards of its index, and check their headers."""
+    """Open the weights file of a folder, or the shards of its index, and check their headers."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileMissingError(folder, "model folder")
-    single, index = folder / WEIGHTS_FILE, folder / INDEX_FILE
-    if single.is_file():
-        return Weights([_open(single)])
-    if index.is_file():
-        return Weights(_open_shards(index))
+    for stem in STEMS.values():
+        single = folder / f"{stem}.safetensors"
+        index = folder / f"{single.name}.index.json"
+        if single.is_file():
+            return Weights([_open(single)])
+        if index.is_file():
+            return Weights(_open_shards(index))
     for pattern in _PICKLES:
         for path in sorted(folder.glob(pattern)):
-            raise PickleRefusedError(path, _model_class(folder))
-    raise FileMissingError(single, "weights file")
+            raise PickleRefusedError(path, *_model_class(folder))
+    raise FileMissingError(folder / WEIGHTS_FILE, "weights file")
 
 
-def _model_class(folder: Path) -> str:
-    """Return the first of `architectures` in a folder's config.json, else "AutoModel"."""
+def _model_class(folder: Path) -> tuple[str, str]:
+    """Return the class that a folder's config.json names, else "AutoModel", and its library."""
     try:
-        name = parse_json((folder / "config.json").read_bytes())["architectures"][0]
+        config = parse_json((folder / "config.json").read_bytes())
+        library = "diffusers" if "_class_name" in config else "transformers"
+        name = config["_class_name"] if library == "diffusers" else config["architectures"][0]
     except (OSError, ValueError, KeyError, IndexError, TypeError):
-        return "AutoModel"
-    return name if isinstance(name, str) and name.isidentifier() else "AutoModel"
+        name, library = "AutoModel", "transformers"
+    return (name, library) if isinstance(name, str) and name.isidentifier() else ("AutoModel", "transformers")
 
 
 def save_weights(
-    folder: str | Path, state: Mapping[str, Tensor], max_shard_bytes: int = MAX_SHARD_BYTES
+    folder: str | Path,
+    state: Mapping[str, Tensor],
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    *,
+    stem: str = "model",
 ) -> tuple[str, ...]:
     """Write the tensors into `folder`, in shards if needed; return the file names.
 
+    stem: the names without what follows, one of `STEMS`.
     Safe if `state` is mapped from the same folder: new files replace old ones only when complete.
     Weight files of an earlier save that are not part of this one are removed.
     """
@@ -164,9 +177,9 @@ def save_weights(
         raise FileProblemError(folder, f"cannot be created ({error.strerror})") from error
     shards = _shards(state, max_shard_bytes)
     if len(shards) == 1:
-        names = [WEIGHTS_FILE]
+        names = [f"{stem}.safetensors"]
     else:
-        names = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
+        names = [f"{stem}-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
     for file_name, shard in zip(names, shards, strict=True):
         save_file(folder / file_name, {name: state[name] for name in shard})
     if len(shards) > 1:
@@ -176,9 +189,9 @@ def save_weights(
                 name: file_name for file_name, shard in zip(names, shards, strict=True) for name in shard
             },
         }
-        with atomic_write(folder / INDEX_FILE) as file:
+        with atomic_write(folder / f"{stem}.safetensors.index.json") as file:
             file.write(json.dumps(index, indent=2, sort_keys=True).encode() + b"\n")
-        names.append(INDEX_FILE)
+        names.append(f"{stem}.safetensors.index.json")
     for name in weight_files(folder):
         if name not in names:
             (folder / name).unlink()

@@ -21,8 +21,8 @@ Sources = Mapping[str, str]
 # A part (package or top-level module) may import itself and any part above it in this list.
 ORDER = """
     errors messages json_text schema core weights tokenization data families transformer inference generation
-    torch_modules baselines metrics plotting pretrained bundle processors tasks recipes training export
-    interpret verify api batch explorer server cli __main__
+    diffusion torch_modules baselines metrics plotting pretrained bundle processors tasks recipes training
+    export interpret verify api batch explorer server cli __main__
 """.split()
 # The parts at the bottom stay independent of each other.
 ONLY: dict[str, set[str]] = {
@@ -34,6 +34,7 @@ ONLY: dict[str, set[str]] = {
     "families": {"errors", "schema", "json_text", "core", "weights"},
     "inference": {"errors", "core"},
     "generation": {"errors", "schema", "core", "inference"},
+    "diffusion": {"errors", "schema", "core"},
     "torch_modules": {"errors", "core"},
     "transformer": {"errors", "core", "families"},
     "plotting": {"errors", "core", "transformer", "data", "generation"},
@@ -53,6 +54,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "tokenization": {"tokenizers", "sentencepiece", "jinja2"},
     "inference": {"torch", "triton"},
     "generation": {"torch"},
+    "diffusion": {"torch", "numpy"},
     "interpret": {"torch", "numpy", "PIL"},
 }
 LAZY = {"matplotlib", "ray"}  # slow to import: inside functions only

@@ -39,6 +39,7 @@ def pairs(tmp_path_factory) -> Path:
 
 
 RUNS = {
+    "captioning.py": ["--tiny", "--rounds", "1"],
     "core.py": ["--tiny", "--rounds", "1"],
     "generation.py": ["--tiny", "--only", "base4,gpt", "--rounds", "1", "--length", "4"],
     "generation_gpu.py": ["--tiny", "--only", "llama1,base64", "--rounds", "1"],

@@ -12,6 +12,8 @@ import time
 import pytest
 
 import glassformer
+from glassformer.tasks.chat import ChatGenerator
+from tests.tasks.test_chat_images import ask, folder_of, picture
 from tests.tasks.tiny_models import save_language_model
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
@@ -70,3 +72,22 @@ def test_ctrl_c_stops_the_answer_and_ctrl_d_ends(chat_model):
     finally:
         process.kill()
         os.close(controller)
+
+
+def test_images_of_the_command_line_and_of_the_conversation(run, stdin, tmp_path):
+    folder = folder_of("idefics3", tmp_path / "vision")
+    picture(30, 90).save(tmp_path / "a.png")
+    picture(16, 16, seed=1).save(tmp_path / "b.png")
+    task = ChatGenerator(glassformer.load(folder), max_new_tokens=6)
+    first = ask(tmp_path / "a.png")
+    answer = task(first).text
+    second = [*first, {"role": "assistant", "content": answer}, *ask(tmp_path / "b.png", text="And this?")]
+    stdin(f"What is it?\n/image {tmp_path / 'b.png'}\nAnd this?\n".encode())
+    done = run("chat", folder, "--image", tmp_path / "a.png", "--max-new-tokens", 6)
+    assert (done.code, done.out) == (0, f"{answer}\n{task(second).text}\n")
+    assert "a.png: 36 tokens (9 tiles of 16 x 16 pixels)" in done.err
+    (tmp_path / "c.png").write_text("no image")
+    stdin(b"What?\n")
+    for image in ("c.png", "none.png"):
+        assert image in run("chat", folder, "--image", tmp_path / image).error()
+    assert "--max-image-tokens" in run("chat", folder, "--max-image-tokens", 3).error()

@@ -15,6 +15,8 @@ import torch
 import glassformer
 from glassformer.cli import main as cli
 from glassformer.cli.options import flags_of
+from glassformer.errors import UnsupportedError
+from glassformer.server import check_key_variables
 
 ALL_HELP = """
 import sys
@@ -73,6 +75,14 @@ def test_flags_of_version_0_2_warn_and_work(run, folders, tmp_path, monkeypatch)
     assert done.code == 0 and "--layout" in done.err and (tmp_path / "new").is_dir()
     monkeypatch.setenv("GLASSFORMER_TOKEN", "secret")
     assert "GLASSFORMER_API_KEY" in run("serve", folders["translate"]).error()
+    with pytest.raises(UnsupportedError):
+        check_key_variables()  # Ray Serve has the same check
+
+
+def test_flags_of_version_0_2_after_two_dashes_are_values(capsys):
+    args = ["similar", "a", "--in=b", "--", "--in"]
+    assert cli.current_flags(args) == ["similar", "a", "--corpus=b", "--", "--in"]
+    assert capsys.readouterr().err.count("--in is now") == 1
 
 
 def test_interrupt_prints_nothing(run, monkeypatch):

@@ -118,3 +118,22 @@ def test_classify_reads_pairs(run, folders):
     done = run("classify", folders["classify"], "a cat\tthe mat", "--pairs")
     assert done.out == f"{best.label}\t{best.score:.4f}\n"
     run("classify", folders["classify"], "a cat", "--pairs").error()
+
+
+def test_a_bad_image_among_several_is_skipped(run, tmp_path):
+    good, bad = tmp_path / "good.png", tmp_path / "bad.png"
+    Image.new("L", (28, 28)).save(good)
+    bad.write_text("no image")
+    alone = run("classify", "pocket-digits", good)
+    done = run("classify", "pocket-digits", good, bad, good)
+    assert done.code == 2 and done.out == f"{alone.out}\n{alone.out}"
+    assert f"warning: image 2: {bad}: is not an image" in done.err
+    assert "note: 2 images" in done.err and done.err.endswith("error: 1 image could not be processed\n")
+    assert run("classify", "pocket-digits", bad).error() == f"error: {bad}: is not an image\n"
+    table = tmp_path / "out.csv"
+    assert run("classify", "pocket-digits", good, bad, "--out", table).code == 2
+    assert [line.partition(",")[0] for line in table.read_text().splitlines()] == [
+        "image",
+        str(good),
+        str(bad),
+    ]

@@ -1,88 +1,49 @@
-"""Adaptive layer norm (adaLN-Zero) fits into a block as a norm and a factor that read the condition."""
+"""Adaptive layer norm (adaLN-Zero): a norm and a factor in a block that read the condition."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import count
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.core.attention import MultiHeadAttention
-from glassformer.core.block import Block
+from glassformer.core import spec
+from glassformer.core.build import build_stack
 from glassformer.core.embeddings import EmbeddingOutput
-from glassformer.core.feedforward import FeedForward
 from glassformer.core.masks import Mask
-from glassformer.core.norms import Conditional, LayerNorm
 from glassformer.core.stack import Stack
 from glassformer.inference.linear import PackedLinear
 from glassformer.inference.prepare import packed_copy
 
-D, C = 12, 10
+D = 12
+WIDTHS = {"layer": D, "shared": 7 * D}  # of the condition: shared vectors, and what they are computed from
 
 
-class Modulation(nn.Module):
-    """Vectors (B, 1, D) from the condition: a projection of each block, or a table on a shared projection."""
-
-    def __init__(self, shared: bool, first: int, number: int) -> None:
-        super().__init__()
-        self.first, self.number = first, number
-        self.project = None if shared else nn.Linear(C, number * D)
-        self.table = nn.Parameter(torch.randn(number, D)) if shared else None
-
-    def forward(self, condition: Tensor) -> Iterator[Tensor]:
-        if self.project is not None:
-            vectors = self.project(F.silu(condition)).unflatten(-1, (self.number, D))
-        else:
-            vectors = condition.unflatten(-1, (6, D))[:, self.first : self.first + self.number] + self.table
-        return iter(vectors[:, :, None].unbind(1))
-
-
-class AdaptiveNorm(Conditional):
-    def __init__(self, shared: bool, first: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(D, elementwise_affine=False)
-        self.modulation = Modulation(shared, first, 2)
-
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        shift, scale = self.modulation(condition)
-        return self.norm(x) * (1 + scale) + shift
-
-
-class Gate(Conditional):
-    def __init__(self, shared: bool, first: int) -> None:
-        super().__init__()
-        self.modulation = Modulation(shared, first, 1)
-
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        return x * next(self.modulation(condition))
-
-
-def stack_of(shared: bool, layers: int = 2) -> Stack:
+def stack_of(modulation: Any, layers: int = 2) -> Stack:
     torch.manual_seed(0)
+    block = spec.BlockSpec(
+        attention=spec.AttentionSpec(num_heads=3),
+        feed_forward=spec.FeedForwardSpec(d_ff=20, activation="gelu"),
+        norm=spec.AdaptiveNormSpec(eps=1e-5, modulation=modulation),
+        wiring="pre",
+    )
+    norm = spec.LayerNormSpec()
+    stack = build_stack(spec.StackSpec(d_model=D, num_layers=layers, block=block, final_norm=norm)).eval()
+    for name, value in stack.named_parameters():
+        if "modulation" in name:
+            value.data.normal_(std=0.5)
+    return stack
 
-    def block() -> Block:
-        norms, gates = count(0, 3), count(2, 3)  # shift, scale and gate of attention, then of feed-forward
-        return Block(
-            self_attn=MultiHeadAttention(D, 3),
-            ffn=FeedForward(D, 20, activation="gelu"),
-            norm=lambda: AdaptiveNorm(shared, next(norms)),
-            layer_scale=lambda: Gate(shared, next(gates)),
-            wiring="pre",
-        )
 
-    return Stack([block() for _ in range(layers)], final_norm=LayerNorm(D)).eval()
-
-
-def formula(stack: Stack, x: Tensor, condition: Tensor, shared: bool, *, gated: bool = True) -> Tensor:
+def formula(stack: Any, x: Tensor, condition: Tensor, *, gated: bool = True) -> Tensor:
     """The block of DiT, written out: six vectors modulate each layer."""
     for block in stack.blocks:
         parts = (block.norm_self, block.scale_self_attn, block.norm_ffn, block.scale_ffn)
-        if shared:
+        if parts[0].modulation.shared:
             table = torch.cat([part.modulation.table for part in parts])
-            vectors = (condition.unflatten(-1, (6, D)) + table).unbind(1)
+            vectors = (condition.unflatten(-1, (7, D))[:, :6] + table).unbind(1)
         else:
             projections = [part.modulation.project(F.silu(condition)) for part in parts]
             vectors = torch.cat(projections, -1).split(D, -1)
@@ -93,36 +54,37 @@ def formula(stack: Stack, x: Tensor, condition: Tensor, shared: bool, *, gated: 
     return stack.final_norm(x)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_adaptive_norms_and_gates_match_the_formula(shared: bool) -> None:
-    stack = stack_of(shared)
-    x, condition = torch.randn(3, 5, D), torch.randn(3, 6 * D if shared else C)
+@pytest.mark.parametrize("modulation", WIDTHS)
+def test_adaptive_norms_and_gates_match_the_formula(modulation: str) -> None:
+    stack = stack_of(modulation)
+    x, condition = torch.randn(3, 5, D), torch.randn(3, WIDTHS[modulation])
     actual = stack(EmbeddingOutput(x, Mask(), condition=condition))
-    expected = formula(stack, x, condition, shared)
+    expected = formula(stack, x, condition)
     torch.testing.assert_close(actual, expected, atol=1e-6, rtol=1e-5)
     parameters = list(stack.parameters())
     grads, wanted = (torch.autograd.grad(y.square().sum(), parameters) for y in (actual, expected))
     for mine, theirs in zip(grads, wanted, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
-    assert not torch.allclose(actual, formula(stack, x, condition, shared, gated=False), atol=1e-2)
-    assert not torch.allclose(actual, formula(stack, x, condition.flip(0), shared), atol=1e-2)
+    assert not torch.allclose(actual, formula(stack, x, condition, gated=False), atol=1e-2)
+    assert not torch.allclose(actual, formula(stack, x, condition.flip(0)), atol=1e-2)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_adaptive_layers_prepare_for_inference(shared: bool) -> None:
-    stack = stack_of(shared)
-    x, condition = torch.randn(3, 5, D), torch.randn(3, 6 * D if shared else C)
+@pytest.mark.parametrize("modulation", WIDTHS)
+def test_adaptive_layers_prepare_for_inference(modulation: str) -> None:
+    stack = stack_of(modulation)
+    x, condition = torch.randn(3, 5, D), torch.randn(3, WIDTHS[modulation])
     source = EmbeddingOutput(x, Mask(), condition=condition)
     with torch.no_grad():
         packed = packed_copy(stack, PackedLinear)
         torch.testing.assert_close(packed.forward(source), stack(source), atol=1e-5, rtol=1e-5)
 
 
-def test_zero_gates_make_a_block_the_identity() -> None:
-    stack = stack_of(shared=False, layers=1)
-    for gate in (stack.blocks[0].scale_self_attn, stack.blocks[0].scale_ffn):
-        nn.init.zeros_(gate.modulation.project.weight)
-        nn.init.zeros_(gate.modulation.project.bias)
-    x, condition = torch.randn(2, 5, D), torch.randn(2, C)
-    stack.final_norm = None
-    assert torch.equal(stack(EmbeddingOutput(x, Mask(), condition=condition)), x)
+def test_a_fresh_block_is_the_identity() -> None:
+    torch.manual_seed(0)
+    block = stack_of("layer").blocks[0]
+    for part in block.modules():
+        if getattr(part, "initializes_itself", False):
+            part.reset_parameters()
+    x = torch.randn(2, 5, D)
+    context = block.prepare(x)._replace(condition=torch.randn(2, D))
+    assert torch.equal(block(x, context), x)

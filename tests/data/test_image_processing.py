@@ -25,6 +25,7 @@ CONFIGS = {
     ],
     "CLIP": [{"size": {"shortest_edge": 33}, "crop_size": {"height": 33, "width": 33}}],
     "Siglip": [{"size": {"height": 30, "width": 30}, "do_rescale": False}],
+    "Blip": [{"size": {"height": 30, "width": 37}}, {}],
     "Detr": [
         {"size": {"shortest_edge": 50, "longest_edge": 83}},
         {"size": {"max_height": 50, "max_width": 60}},
@@ -33,7 +34,12 @@ CONFIGS = {
     "Sam": [{"size": {"longest_edge": 96}, "pad_size": {"height": 96, "width": 99}}],
     "MaskFormer": [{"size": {"shortest_edge": 50, "longest_edge": 83}, "size_divisor": 8}],
     "Mask2Former": [{"size": {"shortest_edge": 50, "longest_edge": 83}, "size_divisor": 32}],
+    "Llava": [
+        {"size": {"shortest_edge": 33}, "crop_size": {"height": 33, "width": 33}, "do_pad": True},
+        {"size": {"shortest_edge": 20}, "crop_size": {"height": 24, "width": 20}},
+    ],
     "Eomt": [{"size": {"shortest_edge": 40, "longest_edge": 40}, "do_pad": True}],
+    "Vilt": [{"size": {"shortest_edge": 50}, "size_divisor": 8}, {"size": {"shortest_edge": 384}}],
 }
 CASES = [(name, config) for name, configs in CONFIGS.items() for config in configs]
 
@@ -67,6 +73,31 @@ def test_pixels_equal_transformers(name, config):
         if name == "Sam":
             assert [list(size) for size in result.scaled_sizes] == expected["reshaped_input_sizes"].tolist()
         assert list(result.sizes) == [image.size[::-1] for image in batch]
+
+
+@pytest.mark.parametrize("name", ["Idefics3", "SmolVLM"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"size": {"longest_edge": 128}, "max_image_size": {"longest_edge": 32}},
+        {"size": {"longest_edge": 100}, "max_image_size": {"longest_edge": 48}, "do_resize": False},
+        {"do_image_splitting": False, "max_image_size": {"longest_edge": 32}},
+    ],
+)
+def test_tiles_equal_transformers(name, config):
+    theirs = reference(name, config)
+    ours = ImageProcessor.from_dict(theirs.to_dict())
+    for size in [*SIZES, (700, 20)]:
+        image = draw(*size)
+        expected = theirs([[image]], return_tensors="np", return_row_col_info=True)
+        tiles = ours.tiles(image)
+        assert (tiles.rows, tiles.columns) == (expected["rows"][0][0], expected["cols"][0][0])
+        np.testing.assert_array_equal(ours.normalize(np.stack(tiles.pixels)), expected["pixel_values"][0])
+        for limit in (1, 2, 5):
+            fewer = ours.tiles(image, limit)
+            assert len(fewer.pixels) <= limit
+            np.testing.assert_array_equal(fewer.pixels[-1].shape, tiles.pixels[-1].shape)
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "P with transparency", "1", "CMYK", "EXIF"])

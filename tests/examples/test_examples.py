@@ -1,10 +1,12 @@
 """Every script in examples/ runs as its docstring says, at a small size."""
 
+import re
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import glassformer
 
@@ -94,3 +96,12 @@ def test_train_own_module_learns_to_add(run, tmp_path, capsys):
     run("train_own_module", "--max-steps", 300, "--out", "run")
     assert float(capsys.readouterr().out.split("mean error ")[1].split()[0]) < 2.0
     assert (tmp_path / "run/model/model.safetensors").is_file()
+
+
+def test_draw_digits_learns_and_draws(run, tmp_path, capsys):
+    pytest.importorskip("sklearn")
+    run("draw_digits", "--max-steps", 200, "--out", "run", "--sampling-steps", 8)
+    output = capsys.readouterr().out
+    assert int(re.search(r"(\d+)% of 200", output)[1]) > 50, "chance is 10 %"
+    for name, size in (("digits.png", (600, 300)), ("denoising.png", (600, 480))):
+        assert Image.open(tmp_path / "run" / name).size == size

@@ -8,6 +8,7 @@ from typing import Any
 
 import glassformer
 from glassformer.bundle import Bundle
+from glassformer.pretrained import resolve_name
 from tests.interpret import models
 
 KINDS = {
@@ -19,11 +20,13 @@ KINDS = {
     "pictures": "vit",
     "windows": "swin",
     "pairs": "clip",
+    "questions": "vilt",
     "detector": "yolos",
     "queries": "detr",
     "prompts": "sam",
     "series": "patchtst",
 }
+CAPTIONS = "pocket-captioner"
 RUN = "reversing"  # a training run; its model reverses sequences of words
 
 INPUTS: dict[str, dict[str, Any]] = {  # empty: the default example
@@ -36,8 +39,10 @@ INPUTS: dict[str, dict[str, Any]] = {  # empty: the default example
     "pictures": {},
     "windows": {},
     "pairs": {},
+    "questions": {"question": "where is the cat?"},
     "detector": {},
     "queries": {},
+    CAPTIONS: {},
     "series": {},
 }
 
@@ -49,7 +54,7 @@ def save_models(folder: Path) -> dict[str, Path]:
     bundles["labels"] = models.classifier()
     bundles["translator"].family = None  # the paper's model has no published layout
     folders = {name: glassformer.save(bundle, folder / name) for name, bundle in bundles.items()}
-    return {**folders, RUN: _train_reversing(folder)}
+    return {**folders, CAPTIONS: resolve_name(CAPTIONS), RUN: _train_reversing(folder)}
 
 
 def _train_reversing(folder: Path) -> Path:

@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 from glassformer.interpret.schema import to_json
 from tests.explorer.browser_page import address, navigate, wait_until_idle
 from tests.explorer.conftest import ExpectedTrace, OpenPage
-from tests.explorer.explorer_models import INPUTS, RUN
+from tests.explorer.explorer_models import CAPTIONS, INPUTS, RUN
 from tests.faults.scale import WHOLE
 
 VIEWS: list[tuple[str, str, dict[str, Any]]] = [
@@ -44,6 +44,9 @@ VIEWS: list[tuple[str, str, dict[str, Any]]] = [
     ("detector", "model", {}),
     ("queries", "model", {"at": "decoder.tokens"}),
     ("prompts", "model", {}),
+    (CAPTIONS, "model", {}),
+    ("questions", "model", {"pos": 4}),
+    (CAPTIONS, "decoding", {"n": 3}),
     ("series", "model", {"at": "head"}),
     ("writer", "learning", {"run": "none"}),
 ]

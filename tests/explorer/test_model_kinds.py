@@ -29,7 +29,7 @@ from tests.explorer.browser_page import (
     wait_until_idle,
 )
 from tests.explorer.conftest import ExpectedTrace, OpenPage
-from tests.explorer.explorer_models import INPUTS, RUN
+from tests.explorer.explorer_models import CAPTIONS, INPUTS, RUN
 
 
 @pytest.mark.parametrize("name", INPUTS)
@@ -406,3 +406,98 @@ def test_clicks_segment_the_image(open_page: OpenPage, expected_trace: ExpectedT
         page.mouse.click(box["x"] + 200, box["y"] + 20)
         assert surface.locator("rect.box").count() == surface.locator("circle.background").count() == 1
         wait_until_idle(page)
+
+
+def test_captions_match_the_library(
+    open_page: OpenPage, bundles: dict[str, Bundle], expected_trace: ExpectedTrace
+) -> None:
+    trace = expected_trace(CAPTIONS, to="ko")
+    crosses = [one for one in trace.attentions() if one.kind == "cross"]
+    word, start = 8, trace.prepared.start  # the number of the second group of objects
+    with open_page(address(CAPTIONS, to="en", n=3)) as page:
+        page.locator("header select").nth(1).select_option("ko")
+        wait_until_idle(page)
+        assert trace.outcome.text in page.locator("[data-outcome=caption]").inner_text()
+        tokens = page.locator("[data-figure=caption] [data-token]")
+        logits = trace.record["head.logits"][0].softmax(-1)
+        ids = [token.id or 0 for token in trace.sequence("target").tokens[start:]]
+        expected = [float(logits[start + n - 1, index]) for n, index in enumerate(ids)]
+        assert numbers(tokens) == approx(expected, abs=1e-5)
+
+        # a token that is pointed at shows the patches that the position before it attended to
+        tokens.nth(word).hover()
+        wait_until_idle(page)
+        drops = read_tensor(trace, "occlusion.3").values[word]
+        squares = page.locator("[data-figure=occlusion] rect[data-value]")
+        assert numbers(squares) == approx(drops.flatten().tolist(), abs=1e-3)
+        tokens.nth(word).click()
+        for layer, head in ((1, None), (0, 2)):
+            weights = trace.record.weights(crosses[layer].name)[0, :, start + word - 1]
+            row = weights.mean(0) if head is None else weights[head]
+            patch = int(row[1:].argmax())
+            figure = page.locator("[data-figure=decoding-looking]")
+            grid = figure.locator("[role=slider]")
+            box = grid.bounding_box()
+            assert box is not None
+            column, line = patch % 12 + 0.5, patch // 12 + 0.5
+            grid.hover(position={"x": box["width"] * column / 12, "y": box["height"] * line / 12})
+            assert number(figure.locator("b[data-value]")) == approx(float(row[1:].max()), abs=1e-6)
+            page.locator("[data-figure=caption-heads] .heads").first.locator("button").nth(3).click()
+            wait_until_idle(page)
+
+
+def test_a_caption_grows_over_its_image(open_page: OpenPage, expected_trace: ExpectedTrace) -> None:
+    trace = expected_trace(CAPTIONS)
+    with open_page(address(CAPTIONS, "decoding", n=2)) as page:
+        assert page.locator("[data-written]").get_attribute("data-written") == "A red"
+        assert page.locator("[data-figure=decoding-looking] img").count() == 1
+        navigate(page, address(CAPTIONS, "decoding", out=""), "[data-figure=decoding-next] [data-word]")
+        page.get_by_role("button", name="Play", exact=True).click()
+        page.wait_for_selector("[data-ended=end]")
+        wait_until_idle(page)
+        assert page.locator("[data-written]").get_attribute("data-written") == trace.outcome.text
+        head = "decoder.blocks.0.self_attn.0"
+        navigate(page, address(CAPTIONS, "change"), f'[data-head="{head}"]')
+        page.locator(f'[data-head="{head}"]').click()
+        changes = [{"kind": "ablate_head", "attention": head[:-2], "head": 0}]
+        expected = expected_trace(CAPTIONS, changes=changes).outcome.text
+        shown = page.locator("[data-figure=outcome-changed]")
+        shown.wait_for()
+        wait_until_idle(page)
+        assert expected != trace.outcome.text and expected.split()[-1] in shown.inner_text()
+
+
+def test_questions_about_images_match_the_library(open_page: OpenPage, expected_trace: ExpectedTrace) -> None:
+    name, question = "questions", "the dog ran?"
+    trace = expected_trace(name, question=question)
+    words = trace.prepared.inputs["inputs"].ids.shape[1]
+    prefix = trace.sequences[0].prefix
+    with open_page(address(name, **INPUTS[name], look=1, by=2)) as page:
+        page.locator("[data-question]").fill(question)
+        page.locator("[data-question]").press("Enter")
+        wait_until_idle(page)
+        bars = page.locator("[data-figure=classes] li [data-value]")
+        assert numbers(bars) == approx([one.probability for one in trace.outcome.labels], abs=1e-6)
+        best = trace.bundle.job.classes.index(trace.outcome.labels[0].label)
+        drops = read_tensor(trace, "occlusion.words").values[best].tolist()
+        assert numbers(page.locator("[data-figure=ask-words] [data-value]")) == approx(drops, abs=1e-6)
+        squares = page.locator("[data-figure=occlusion] rect[data-value]")
+        drops = read_tensor(trace, "occlusion.3").values[best].flatten().tolist()
+        assert numbers(squares) == approx(drops, abs=1e-6)
+
+        page.locator(
+            "[data-figure=ask-words] [data-token='2']"
+        ).click()  # a word, and the patches it attends to
+        wait_until_idle(page)
+        weights = trace.record.weights("encoder.blocks.1.self_attn")[0, 2, 2]
+        shares = page.locator("[data-figure=patch-attention] .shares [data-value]")
+        expected = [*weights[:prefix].tolist(), float(weights[prefix:].sum()), float(weights[prefix:].max())]
+        assert numbers(shares) == approx(expected, abs=1e-6)
+        blocks = read_tensor(trace, "attention.blocks").values
+        figure = page.locator("[data-figure=ask-blocks]")
+        assert numbers(figure.locator("p [data-value]")) == approx(blocks[1, 2].flatten().tolist(), abs=1e-6)
+        cells = figure.locator("canvas").evaluate_all("all => all.map(one => one.width * one.height)")
+        patches = len(trace.sequences[0]) - words
+        assert cells[::2] == [words**2, words * patches, patches * words, patches**2]  # then the legend
+        rows = page.locator("[data-figure=ask-layers] td[data-value]")
+        assert numbers(rows) == approx(blocks.mean(1).flatten().tolist(), abs=1e-6)

@@ -19,9 +19,11 @@ from glassformer.bundle import Bundle
 from glassformer.cli.main import app
 from glassformer.errors import GlassformerError
 from tests.explorer.conftest import OpenPage, wait_until_idle
+from tests.explorer.explorer_models import CAPTIONS
 from tests.faults.scale import sample
 
-KINDS = sample(("translator", "pairs", "windows", "series", "masked", "pictures", "detector", "queries"), 4)
+MODELS = ("translator", CAPTIONS, "pairs", "windows", "series", "masked", "pictures", "detector", "queries")
+KINDS = sample(MODELS, 5)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,9 @@ def test_export_takes_the_first_sentence_of_a_paragraph(folders: dict[str, Path]
         assert _trace_data(out)["trace"]["input"]["text"] == "the cat sat"
 
 
-@pytest.mark.parametrize(("name", "kind"), [("queries", "detect"), ("prompts", "segment")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("queries", "detect"), ("prompts", "segment"), (CAPTIONS, "caption")]
+)
 def test_export_reads_an_image_file(folders: dict[str, Path], tmp_path: Path, name: str, kind: str) -> None:
     image, out = tmp_path / "image.png", tmp_path / "page.html"
     Image.new("RGB", (60, 40), "red").save(image)
@@ -93,6 +97,16 @@ def test_export_reads_an_image_file(folders: dict[str, Path], tmp_path: Path, na
     assert data["trace"]["outcome"]["kind"] == kind
     if kind == "segment":  # by default, the prompt is the center of the image
         assert data["model"]["example"]["points"] == [[30, 20]]
+
+
+def test_export_shows_a_caption_in_another_language(folders: dict[str, Path], tmp_path: Path) -> None:
+    out, folder = tmp_path / "page.html", folders[CAPTIONS]
+    words = ["explore", str(folder), "--to", "KO", "--export", str(out)]
+    result = CliRunner().invoke(app(words), words)
+    assert result.exit_code == 0, result.output
+    data, bundle = _trace_data(out), glassformer.load(folder)
+    (caption,) = bundle.caption([base64.b64decode(bundle.job.example["image"].split(",")[1])], to="ko")
+    assert data["trace"]["outcome"]["text"] == data["search"]["results"][0]["text"] == caption
 
 
 def test_export_leaves_out_the_largest_tensors(

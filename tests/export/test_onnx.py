@@ -330,6 +330,8 @@ def test_towers_of_a_pair_are_exported_one_by_one(tmp_path):
         ("eomt", "mask classification"),
         ("sam", "promptable"),
         ("vision_encoder_decoder", "text decoder"),
+        ("llava", "text decoder"),
+        ("vilt", "TokensAndPatches"),
     ],
 )
 def test_unsupported_segmenters_are_named(tmp_path, family, named):

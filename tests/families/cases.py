@@ -701,10 +701,20 @@ EOMT: list[Case] = [
     )
 ]
 
+_VILT = {**_BERT, "image_size": 12, "patch_size": 4, "num_labels": 5}
+VILT: list[Case] = [
+    ("ViltForQuestionAnswering", {**_VILT}),
+    ("ViltForQuestionAnswering", {**_VILT, "qkv_bias": False, "type_vocab_size": 1, "num_labels": 1}),
+    ("ViltForQuestionAnswering", {**_VILT, "modality_type_vocab_size": 3, "hidden_act": "gelu_new"}),
+    ("ViltForQuestionAnswering", {**_VILT, "image_size": 27, "patch_size": 5, "num_channels": 1}),
+    ("ViltForQuestionAnswering", {**_VILT, "hidden_size": 35, "num_attention_heads": 5, "pad_token_id": 0}),
+    ("ViltForQuestionAnswering", {**_VILT, "num_hidden_layers": 3, "layer_norm_eps": 1e-3}),
+]
+
 _OWN = {
     **{"maskformer": MASKFORMER, "mask2former": MASK2FORMER, "eomt": EOMT},
     **{"t5": T5, "bart": BART, "marian": MARIAN, "vit": VIT, "deit": DEIT, "patchtst": PATCHTST},
-    **{"sam": SAM, "yolos": YOLOS, "detr": DETR},
+    **{"vilt": VILT, "sam": SAM, "yolos": YOLOS, "detr": DETR},
     **{"dinov2": DINOV2, "swin": SWIN, "swinv2": SWINV2},
     **{"gpt2": GPT2, "llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2, "qwen3": QWEN3},
     **{"falcon": FALCON, "palm": PALM, "gpt_neox": GPT_NEOX, "gemma2": GEMMA2, "gemma3": GEMMA3},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 
@@ -22,7 +24,8 @@ from glassformer.families.registry import (
 def test_saved_model_types_are_mapped_to_their_families() -> None:
     for name, family in families().items():
         if name != "original":  # it has no published layout
-            kind = family.to_config(tiny_spec(name))["model_type"]
+            config = family.to_config(tiny_spec(name))
+            kind = config["_class_name" if family.library == "diffusers" else "model_type"]
             assert name in FAMILIES_BY_MODEL_TYPE[kind]
     assert tuple(families()) == NAMES
     assert {name for names in FAMILIES_BY_MODEL_TYPE.values() for name in names} == {*NAMES} - {"original"}
@@ -30,7 +33,8 @@ def test_saved_model_types_are_mapped_to_their_families() -> None:
 
 @pytest.mark.parametrize("family", NAMES)
 def test_invalid_width_is_rejected(family: str) -> None:
-    name = "embed_dim" if family in ("swin", "swinv2") else "d_model"
+    known = inspect.signature(families()[family].build).parameters
+    name = next(option for option in ("d_model", "embed_dim", "widths") if option in known)
     with pytest.raises(InvalidValueError) as caught:
         glassformer.tiny(family, **{name: 0})
     assert caught.value.name == name

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import glassformer
 from glassformer.core.build import unique_state_dict
-from glassformer.core.inputs import ImageInputs, SeriesInputs
+from glassformer.core.inputs import ImageInputs, ImageTextInputs, SeriesInputs
 from glassformer.core.model import EncoderDecoder, EncoderOnly
 from glassformer.core.series.distributions import DISTRIBUTIONS
 from glassformer.core.vision.embeddings import ImageInput
@@ -21,6 +21,7 @@ from glassformer.core.vision.segmenter import PromptedSegmenter, Prompts
 from glassformer.core.vision.two_tower import TwoTower
 from glassformer.families.registry import families
 from glassformer.weights.convert import to_theirs
+from tests.families import harness
 
 BATCH, HIDDEN = 3, 2
 
@@ -91,6 +92,30 @@ def run_towers(reference: Any, model: TwoTower, ids: Tensor, real: Tensor, kerne
     positions = (real.long().cumsum(-1) - 1).clamp(min=0)
     theirs = reference(pixel_values=images, input_ids=ids, attention_mask=real.long(), position_ids=positions)
     return model(images, ids, real, kernel=kernel), theirs
+
+
+def run_image_text(
+    reference: Any, model: EncoderOnly, side: str, kernel: str, size: tuple[int, int] | None = None
+) -> tuple[Any, Any]:
+    """Ours and theirs on texts with an image each; the images of padded texts have other, odd sizes."""
+    torch.manual_seed(3)
+    image: Any = model.embed.image
+    ids, real = harness.token_batch(model.embed.text.token.num_embeddings, {0}, side)
+    rows, columns = image.image_size
+    shapes = {"none": (rows, columns), "right": (2 * rows + 1, rows), "left": (rows, columns + 3 * rows - 1)}
+    height, width = size or shapes[side]
+    pixels = torch.randn(len(ids), image.channels, height, width)
+    types = (ids % 2) * (model.embed.text.kind.num_embeddings > 1)
+    theirs = reference(
+        input_ids=ids,
+        attention_mask=real.long(),
+        token_type_ids=types,
+        pixel_values=pixels,
+        pixel_mask=torch.ones(len(ids), height, width, dtype=torch.long),
+    )
+    positions = torch.arange(ids.shape[1])[None]  # the reference counts padding
+    text = ImageTextInputs(ids, real, types, positions, images=pixels)
+    return model(text, kernel=kernel), theirs
 
 
 def published(reference: Any, result: Any) -> Any:

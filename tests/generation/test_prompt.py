@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,13 +48,15 @@ def ids_of(length: int, seed: int = 0) -> Tensor:
     return torch.randint(4, 80, (length,), generator=torch.Generator().manual_seed(seed))
 
 
-def with_spans(model: Any, ids: Tensor, *ranges: tuple[int, int], move: int = 0, **fields: Any) -> Prompt:
+def with_spans(
+    model: Any, ids: Tensor, *ranges: tuple[int, int], move: int = 0, key: Any = None, **fields: Any
+) -> Prompt:
     """The same prompt with the embeddings of some ids as spans, at offsets moved by `move`."""
     vectors, placeholders = model.embed.token_vectors(ids[None])[0].detach(), ids.clone()
     spans = []
     for start, end in ranges:
         placeholders[start + move : end + move] = PLACEHOLDER
-        spans.append(EmbeddingSpan(start + move, vectors[start:end]))
+        spans.append(EmbeddingSpan(start + move, vectors[start:end], key))
     if move:
         placeholders[ranges[0][0]] = ids[ranges[0][0]]
     return Prompt(placeholders, tuple(spans), **fields)
@@ -129,7 +132,7 @@ def test_prompts_with_equal_ids_and_different_spans_share_only_blocks_before_the
     ids, span = ids_of(4 * BLOCK + 1), EmbeddingSpan(BLOCK + 5, torch.zeros(7, 4))
 
     def keys(key: bytes | None, positions: Tensor | None = None) -> Any:
-        return Prompt(ids, (span,), positions, key).cache_keys()
+        return Prompt(ids, (replace(span, key=key),), positions).cache_keys()
 
     cache, past = PrefixCache(64 * BLOCK), DynamicKVCache()
     past.append(0, torch.zeros(1, 1, len(ids), 2), torch.zeros(1, 1, len(ids), 2))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import glassformer
 from glassformer.bundle import Bundle
 from glassformer.core import spec
+from glassformer.core.block import Block
 from glassformer.core.build import build_model
 from glassformer.core.inputs import Masks
 from glassformer.core.masks import Mask
@@ -95,7 +96,7 @@ CASES += [(family, factory) for factory in LAYOUTS[:-1] for family in (families(
 def test_every_linear_layer_type_matches_the_model(family: str, factory: type) -> None:
     tolerance = INT8_TOLERANCE if factory is Int8Linear else 1e-4
     model = perturbed_model(family)
-    if isinstance(model, EncoderDecoder | DecoderOnly) and has_tokens(model):
+    if isinstance(model, EncoderDecoder | DecoderOnly) and model.spec.modalities == ("text",):
         worst = max(step_errors(factory, model, rows=3) + step_errors(factory, model, rows=1))
     else:
         prepared = InferenceEncoder(model, factory) if supports(model) else packed_copy(model, factory)
@@ -106,7 +107,8 @@ def test_every_linear_layer_type_matches_the_model(family: str, factory: type) -
                 for module in (model, prepared)
             )
         worst = max(relative_error(actual[name], expected[name]) for name in expected)
-    assert worst < tolerance and (factory is not Int8Linear or worst > 0)
+    rounds = factory is Int8Linear and any(isinstance(module, Block) for module in model.modules())
+    assert worst < tolerance and (not rounds or worst > 0)
 
 
 def texts(model: nn.Module, ids: Tensor, **kwargs: Any) -> list[list[GenerationOutput]]:

@@ -74,16 +74,27 @@ def tiny_bundle(family: str, **settings: Any) -> Bundle:
                 "pad_token_id": wordwise().pad_id,
             }
             return bundle
-        case "gpt2" | "llama" | "mistral" | "falcon" | "palm" | "gpt_neox" | "gemma2":
+        case "llava" | "gpt2" | "llama" | "mistral" | "falcon" | "palm" | "gpt_neox" | "gemma2":
             return _random_bundle(
                 family, byte_tokenizer(), vocab_size=byte_tokenizer().vocab_size, **settings
             )
-        case "vit" | "deit" | "swin" | "swinv2" | "dinov2":
+        case "vit" | "deit" | "swin" | "swinv2" | "dinov2" | "mask2former":
             bundle = _random_bundle(family, **settings)
+            bundle.files[IMAGE_PROCESSOR_FILE] = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.5]}
+            return bundle
+        case "vilt":
+            settings = {"vocab_size": len(VOCABULARY), "num_labels": 3, **settings}
+            bundle = _random_bundle(family, wordpieces(), **settings)
+            bundle.job = JobInfo(name="vqa", classes=("red", "two", "no"))
             bundle.files[IMAGE_PROCESSOR_FILE] = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.5]}
             return bundle
         case "clip" | "siglip":
             bundle = _random_bundle(family, wordpieces(), vocab_size=len(VOCABULARY), **settings)
+            bundle.files[IMAGE_PROCESSOR_FILE] = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.5]}
+            return bundle
+        case "vision_encoder_decoder" | "blip":
+            bundle = _random_bundle(family, wordpieces(), vocab_size=len(VOCABULARY), **settings)
+            bundle.generation |= {"eos_token_id": 3, "pad_token_id": 0, "max_length": 12}
             bundle.files[IMAGE_PROCESSOR_FILE] = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.5]}
             return bundle
         case "yolos" | "detr":
@@ -137,6 +148,8 @@ def columns(rows: int = 40) -> dict[str, list[float]]:
 
 def example_values(bundle: Bundle) -> dict[str, Any]:
     """An input that fits the model."""
+    if bundle.family == "vilt":
+        return {"image": url(picture()), "question": "where is the cat?"}
     if isinstance(bundle.spec, spec.TwoTowerSpec):
         return {"image": url(picture()), "text": TEXT}
     read = bundle.spec.source if isinstance(bundle.spec, spec.EncoderDecoderSpec) else bundle.spec.input

@@ -31,13 +31,15 @@ from tests.tasks.tiny_models import KOREAN
 
 
 @pytest.mark.parametrize(
-    "family", [*WRITERS, "gpt2", "gemma2", "bert", "deberta", "sentence", "vit", "patchtst"]
+    "family",
+    [*WRITERS, "gpt2", "gemma2", "llava", "bert", "deberta", "sentence", "vit", "patchtst", "blip"],
 )
 def test_every_model_is_described_with_an_example_it_accepts(family: str) -> None:
     bundle = tiny_bundle(family)
     (info,) = Catalog({"one": bundle}).models()
     numbers = sum(one.numel() for one in bundle.model.parameters())
     assert info.parameters == numbers and info.bytes == 4 * numbers
+    assert info.architecture in ("encoder-decoder", "encoder-only", "decoder-only")
     for stack in info.outline.stacks:
         parts = [bundle.model.get_submodule(name) for name in (stack.name, stack.embed)]
         counts = [sum(one.numel() for one in part.parameters()) for part in parts]

@@ -27,7 +27,8 @@ from tests.interpret.models import (
     wordwise,
 )
 
-FAMILIES = (*WRITERS, *CONTINUERS, *ENCODERS, "sentence", "vit", "deit", "patchtst")
+CAPTIONERS = ("vision_encoder_decoder", "blip")
+FAMILIES = (*WRITERS, *CONTINUERS, *ENCODERS, *CAPTIONERS, "llava", "sentence", "vit", "deit", "patchtst")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

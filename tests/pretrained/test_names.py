@@ -141,10 +141,26 @@ def test_explore_leaves_out_a_model_without_a_view(
         check({name: glassformer.load(name) for name in models})
 
     monkeypatch.setattr(explore, "run_server", start)
-    glassformer.save(tiny.tiny_bundle("vision_encoder_decoder"), "captions")
-    done = run("explore", "captions", "pocket-digits", "--no-browser")
+    glassformer.save(tiny.tiny_bundle("mask2former"), "masks")
+    done = run("explore", "masks", "pocket-digits", "--no-browser")
     assert done.code == 0 and done.err.startswith("note: ") and done.err.count("\n") == 1, done.err
-    assert "captions" in done.err and "view" in done.err
+    assert "masks" in done.err and "view" in done.err
     for args in (["--no-browser"], ["--export", "page.html"]):
-        done = run("explore", "captions", *args)
+        done = run("explore", "masks", *args)
         assert done.code == 2 and done.err.count("\n") == 1 and "no view for" in done.err, done.err
+
+
+@pytest.mark.parametrize(("model", "field"), [("questions", "question"), ("pocket", "in")])
+def test_explore_opens_with_a_text_or_a_question(
+    run: Any, shipped: Shipped, monkeypatch: pytest.MonkeyPatch, model: str, field: str
+) -> None:
+    from glassformer.cli import explore
+
+    def start(models: Any, *_: Any, check: Any, on_ready: Any, **__: Any) -> None:
+        check({name: glassformer.load(name) for name in models})
+        on_ready("http://127.0.0.1:1", list(models))
+
+    monkeypatch.setattr(explore, "run_server", start)
+    glassformer.save(tiny.tiny_bundle("vilt"), "questions")
+    done = run("explore", model, "--text", "How many cars?", "--no-browser")
+    assert f"#/{model}/model?{field}=How%20many%20cars%3F " in done.out, done.out + done.err

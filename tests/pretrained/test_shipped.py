@@ -29,6 +29,7 @@ MAX_BYTES = {  # of the folder
     "pocket-lm": 15 * MEGABYTE,
     "pocket-sam": 11 * MEGABYTE,
     "pocket-series": MEGABYTE // 2,
+    "pocket-vqa": 11 * MEGABYTE // 2,
 }
 SCENE = Path(__file__).parents[2] / "examples" / "data" / "caption-scene.png"
 SECTIONS = ("Data", "License and attribution", "Training", "Evaluation", "Limitations")
@@ -101,6 +102,25 @@ def test_pocket_captioner_describes_the_example_in_every_language_it_names() -> 
 def test_pocket_captioner_rejects_what_it_cannot_write(options: str, problem: str, run: Any) -> None:
     done = run("caption", "pocket-captioner", SCENE, *options.split())
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1) and problem in done.err
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("How many yellow circles are there?", "2"),
+        ("Is there a goat in the picture?", "no"),
+        ("What color are the circles?", "yellow"),
+        ("What is to the left of the cars?", "circle"),
+        ("Are the cars to the left of the circles?", "no"),
+        ("자동차는 몇 대 있나요?", "2"),
+        ("그림에 염소가 있나요?", "아니요"),
+        ("원은 무슨 색인가요?", "노란색"),
+        ("자동차의 왼쪽에 무엇이 있나요?", "원"),
+        ("원이 자동차의 왼쪽에 있나요?", "네"),
+    ],
+)
+def test_pocket_vqa_answers_in_the_language_of_the_question(question: str, answer: str) -> None:
+    assert glassformer.load("pocket-vqa").ask(SCENE, question).answer == answer
 
 
 def test_pocket_digits_classifies_the_example(run: Any, tmp_path: Path) -> None:

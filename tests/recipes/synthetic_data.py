@@ -134,6 +134,8 @@ def object_files(folder: Path, count: int = 6) -> None:
     ]
     for name in ("captions", "valid"):
         (folder / f"scenes/{name}.tsv").write_text("image\tcaption\tlanguage\n" + "".join(rows), "utf-8")
+    asked = [f"images/{n:06d}.png\twhat is in image {n}?\tanswer {n % 2}\n" for n in range(count)]
+    (folder / "scenes/questions.tsv").write_text("image\tquestion\tanswer\n" + "".join(asked), "utf-8")
     (folder / "BCCD/ImageSets/Main").mkdir(parents=True)
     for name in ("BCCD/Annotations", "BCCD/JPEGImages"):
         (folder / name).mkdir(parents=True)

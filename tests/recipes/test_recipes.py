@@ -35,13 +35,14 @@ def test_paths_are_plain_names(name):
 
 SMALL = {"d_model": 48, "num_layers": 1, "d_ff": 64}  # what two steps on a CPU have time for
 BATCH = {"lm": 512, "forecast": 32, "classify (image)": 40}  # rows of an lm: up to 512 tokens
-BATCH |= {"classify (series)": 8, "detect": 3, "segment": 3, "contrastive": 6, "caption": 6}
+BATCH |= {"classify (series)": 8, "detect": 3, "segment": 3, "contrastive": 6, "caption": 6, "vqa": 6}
 OBJECTS = ("detect-scenes", "detect-bccd", "segment-nuclei", "segment-camvid")
 ALSO = {
     "lm-gpt2-small": ["training.batch_tokens=1024", "tokenizer.vocab_size=300"],
     "classify-reviews": ["data.max_len=16"],
     **{name: ["data.image_size=[32,32]"] for name in OBJECTS},
     "caption-scenes": ["data.image_size=[32,32]", "model.num_heads=4"],
+    "vqa-scenes": ["data.image_size=[32,32]", "data.valid=[scenes/questions.tsv]"],
     "contrastive-captions": ["data.image_size=[32,32]", "data.valid=0.2", "tokenizer.vocab_size=300"],
     "forecast-ett": ["data.context_length=64", "data.horizon=12", "data.split=[0.7,0.1,0.2]"],
 }

@@ -41,6 +41,18 @@ def bert(name: str, folder: Path, **settings: Any) -> tuple[Any, Path]:
     return model, folder
 
 
+def blip(name: str, folder: Path) -> tuple[Any, Path]:
+    """A random BLIP and its folder, with a tokenizer and an image processor."""
+    ids = {"bos_token_id": 4, "sep_token_id": 3, "pad_token_id": 0}
+    text = {**_BERT, "vocab_size": len(VOCABULARY), "max_position_embeddings": 60, **ids}
+    model = harness.reference(name, {"vision_config": {**_IMAGES, "image_size": 17}, "text_config": text})
+    model.text_decoder.cls.predictions.decoder.bias.data[3] += 2  # some texts end before the limit
+    harness.save_reference(model, folder)
+    transformers.BlipImageProcessorPil(size={"height": 17, "width": 17}).save_pretrained(folder)
+    write_tokenizer(folder)
+    return model, folder
+
+
 def captioner(folder: Path) -> tuple[Any, Path]:
     """A random ViT with a BERT decoder and its folder, with a tokenizer and an image processor."""
     sizes = {"vocab_size": len(VOCABULARY), "max_position_embeddings": 60, "pad_token_id": 0}
@@ -54,5 +66,16 @@ def captioner(folder: Path) -> tuple[Any, Path]:
     model.generation_config = transformers.GenerationConfig(**ids)
     harness.save_reference(model, folder)
     transformers.ViTImageProcessor(size={"height": 16, "width": 12}).save_pretrained(folder)
+    write_tokenizer(folder)
+    return model, folder
+
+
+def vilt(folder: Path, labels: tuple[str, ...] = ("yes", "no", "two", "red")) -> tuple[Any, Path]:
+    """A random ViLT and its folder, with a tokenizer and an image processor that keeps the aspect ratio."""
+    names = {"id2label": dict(enumerate(labels)), "label2id": {name: n for n, name in enumerate(labels)}}
+    sizes = {"vocab_size": len(VOCABULARY), "max_position_embeddings": 20, "image_size": 16, "patch_size": 4}
+    model = harness.reference("ViltForQuestionAnswering", {**_BERT, **sizes, **names})
+    harness.save_reference(model, folder)
+    transformers.ViltImageProcessorPil(size={"shortest_edge": 16}, size_divisor=4).save_pretrained(folder)
     write_tokenizer(folder)
     return model, folder

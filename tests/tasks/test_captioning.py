@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from PIL import Image
 
 import glassformer
 from glassformer.errors import GlassformerError, UnsupportedError
+from glassformer.generation.continuous import Scheduler
 from glassformer.server.app import create_app
 from glassformer.tasks import Captioner, RejectedInputError
-from tests.tasks.folders import captioner
+from tests.tasks.folders import blip, captioner
 
 BEAMS = {"num_beams": 3, "num_return_sequences": 2}
 LIMIT = {"max_new_tokens": 6}
@@ -73,6 +75,29 @@ def test_captions_match_transformers(pair: Any, pictures: list[Path], prompt: st
         assert (alone.text, alone.score) == (result.text, pytest.approx(result.score, abs=1e-5))
 
 
+@pytest.mark.parametrize("options", [{}, BEAMS], ids=["greedy", "beams"])
+@pytest.mark.parametrize("prompt", ["", "the cat"])
+def test_blip_captions_match_transformers(
+    tmp_path: Path, pictures: list[Path], prompt: str, options: Any
+) -> None:
+    """The reference puts the start token in place of the first token of a prompt, and drops its last one."""
+    reference, folder = blip("BlipForConditionalGeneration", tmp_path)
+    processor = transformers.BlipProcessor(
+        transformers.BlipImageProcessorPil.from_pretrained(folder),
+        transformers.AutoTokenizer.from_pretrained(folder),
+    )
+    task = Captioner(glassformer.load(folder), prompt=prompt, **LIMIT, **options)
+    results = list(task.run(pictures))
+    for picture, result in zip(pictures, results, strict=True):
+        image = Image.open(picture).convert("RGB")
+        inputs = processor(image, *([prompt] if prompt else []), return_tensors="pt")
+        ids = reference.generate(**inputs, **LIMIT, **options)
+        expected = processor.batch_decode(ids, skip_special_tokens=True)
+        assert [one.text for one in (result, *result.alternatives)] == expected
+        assert result.text.startswith(prompt)
+        assert task(picture).text == result.text
+
+
 def test_an_image_is_encoded_once(pair: Any, pictures: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     _, pipeline, _ = pair
     rows, embed = [], type(pipeline.model.src_embed).forward
@@ -110,6 +135,17 @@ def test_tasks_refuse_models_of_the_other_kind(pair: Any) -> None:
         glassformer.load("pocket").caption("a.png")
     with pytest.raises(UnsupportedError, match="images"):
         pipeline.translate("Good morning.")
+    with pytest.raises(UnsupportedError, match="it describes images: use caption"):
+        glassformer.load("pocket-captioner").generate("Good morning.")
+
+
+def test_spaces_at_the_end_of_a_prompt_are_ignored(pair: Any, pictures: list[Path]) -> None:
+    """A space is a part of the next word, and alone it may not be in the vocabulary."""
+    first, second = (pair[1].caption(pictures[0], prompt=prompt, **LIMIT) for prompt in ("the", "the  "))
+    assert first == second
+    assert (
+        glassformer.load("pocket-captioner").caption(pictures[0], to="en", prompt="Two ").startswith("Two ")
+    )
 
 
 def test_a_server_returns_several_captions(pair: Any, pictures: list[Path]) -> None:
@@ -123,6 +159,33 @@ def test_a_server_returns_several_captions(pair: Any, pictures: list[Path]) -> N
             options = {**BEAMS, **LIMIT, "num_return_sequences": count}
             response = client.post("/caption", json={"images": images, **options})
             assert response.status_code == 422, response.text
+
+
+def test_captions_of_concurrent_requests_share_decode_steps(
+    pair: Any, pictures: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedulers: list[Scheduler] = []
+
+    def create(*args: Any, **options: Any) -> Scheduler:
+        schedulers.append(Scheduler(*args, **options))
+        return schedulers[-1]
+
+    monkeypatch.setattr("glassformer.server.models.Scheduler", create)
+    app = create_app({"model": pair[1]})
+    options: list[dict[str, Any]] = [{}, BEAMS, {"prompt": "the"}, {"do_sample": True, "seed": 1}]
+    expected = [[pair[1].caption(one, **LIMIT, **each) for one in pictures] for each in options]
+    images = [base64.b64encode(picture.read_bytes()).decode() for picture in pictures]
+
+    def ask(each: dict[str, Any]) -> list[Any]:
+        body = client.post("/caption", json={"images": images, **LIMIT, **each}).json()
+        rows = [[one["text"], *(other["text"] for other in one["alternatives"])] for one in body["captions"]]
+        return [row if len(row) > 1 else row[0] for row in rows]
+
+    with TestClient(app, base_url="http://localhost") as client, ThreadPoolExecutor(8) as pool:
+        answers = [*pool.map(ask, options * 2)]
+    stats = schedulers[0].stats()
+    assert answers == expected * 2
+    assert stats.requests == len(images) * 8 and stats.steps < stats.requests * LIMIT["max_new_tokens"]
 
 
 def test_a_server_keeps_a_captioner_out_of_text_generation(pair: Any) -> None:

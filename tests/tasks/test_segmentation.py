@@ -195,9 +195,11 @@ def test_image_is_encoded_once(pair: Any, tmp_path: Path, monkeypatch: pytest.Mo
     for form in (pixels, pixels, pixels.detach().numpy()):
         pipeline.segment(form, points=[(5, 5)])
     assert len(calls) == 3
-    for n in range(12):  # old embeddings are dropped
-        pipeline.segment(picture(20 + n, 20), points=[(5, 5)])
-    assert len(pipeline.image_embeddings()) == 8
+    size = pipeline.cached_image(b"", lambda: torch.zeros(1)).nbytes  # type: ignore[attr-defined]
+    monkeypatch.setattr("glassformer.bundle.CACHED_IMAGE_BYTES", size)  # old images are dropped
+    for side in (20, 21, 20):
+        pipeline.segment(picture(side, 20), points=[(5, 5)])
+    assert len(calls) == 6
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from glassformer.server.app import create_app
 from glassformer.tasks.registry import find_task, tasks, tasks_of
 from tests.cli.conftest import restorer
 from tests.server.harness import make_models
-from tests.tasks.folders import bert, captioner
+from tests.tasks.folders import bert, captioner, vilt
 from tests.tasks.test_image_text import save_clip
 
 TEXTS = ["the cat sat on the mat", "a dog ran"]
@@ -99,6 +99,14 @@ def cases(pictures: list[Path]) -> list[Case]:
             arguments=("--labels", "cat,dog"),
         ),
         Case(task="caption", model="captioner", options=SHORT, **image),
+        Case(
+            task="ask",
+            model="asker",
+            inputs=(pictures, ["where is the cat?", "who ran"]),
+            request={"images": encoded, "questions": ["where is the cat?", "who ran"]},
+            columns={"image": files, "question": ["where is the cat?", "who ran"]},
+            options={"top": 2},
+        ),
         Case(task="detect", model="detector", options={"threshold": 0.0}, **image),
         Case(
             task="segment",
@@ -151,6 +159,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     waves = glassformer.tiny("patchtst", context_length=32, channels=1, num_labels=3)
     found["waves"] = glassformer.save(glassformer.Pipeline(model=waves.eval()), root / "waves")
     found["captioner"] = captioner(root / "captioner")[1]
+    found["asker"] = vilt(root / "asker")[1]
     found |= {"translate": made["translator"], "summarize": made["translator"], "generate": made["writer"]}
     found |= {name: made[name] for name in ("pictures", "detector", "segmenter", "series")}
     return found | {"restore": restorer(root / "restore"), "clip": root / "clip"}
@@ -278,6 +287,32 @@ def test_command_and_batch_add_the_same_columns(
     found = list(map(json.loads, Path("found.jsonl").read_text(encoding="utf-8").splitlines()))
     assert [row.pop("error") for row in written] == [None] * len(rows)
     assert found == numbers(written)
+
+
+def test_images_are_found_next_to_their_table(
+    models: dict[str, Path],
+    pictures: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As in training: paths in a table may be relative to its folder, from any working directory."""
+    monkeypatch.chdir(tmp_path)
+    table = pictures[0].parent / "table.csv"
+    table.write_text("image,question\n" + "".join(f"{path.name},where is the cat?\n" for path in pictures))
+    code, out, errors = call(capsys, "ask", models["asker"], "--file", table)
+    assert code == 0, errors
+    source = Location(table).uri
+    request = BatchRequest(
+        task="ask", model=str(models["asker"]), inputs=(source,), format="jsonl", options={}
+    )
+    folder = Location(tmp_path / "out")
+    plan = open_plan(request, folder, workers=1, batch_size=9, overwrite=False)
+    assert BatchWorker(plan, folder.uri, device="cpu")({"number": [0]}) == {"rows": [2], "errors": [0]}
+    (part,) = (tmp_path / "out").glob("part-*")
+    answers = [json.loads(line)["answer"] for line in part.open(encoding="utf-8")]
+    assert [line.partition("\t")[0] for line in out.splitlines()] == answers
+    table.unlink()
 
 
 def test_every_task_is_listed_everywhere() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from PIL import Image
 
 import glassformer
 from glassformer.data.captions import CaptionSource
@@ -14,7 +16,7 @@ from glassformer.data.row_errors import RowErrors
 from glassformer.errors import GlassformerError, MissingValueError, UnsupportedError
 from glassformer.training.evaluation import evaluate_files
 from glassformer.training.learner import PairLearner
-from tests.tasks.folders import captioner
+from tests.tasks.folders import blip, captioner
 from tests.training.test_jobs_contrastive import COLORS, SHAPES, make_shapes
 
 GERMAN = {"red": "roter", "green": "grüner", "blue": "blauer", "white": "weißer"}
@@ -86,6 +88,33 @@ def test_training_describes_shapes_in_two_languages(tmp_path: Path) -> None:
     tuned["training"] = {**recipe["training"], "max_steps": 2, "lr": 1e-5}
     again = glassformer.train(tuned, tmp_path / "tuned", log=logged.append)
     assert again.spec == pipeline.spec and again.job.languages == ("de", "en")
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_transformers_describes_images_with_a_trained_blip(tmp_path: Path, published: bool) -> None:
+    """It starts and stops with the tokens of the training, which BLIP's config holds.
+
+    The published model keeps its own: a tokenizer without an end token, and images of 17 x 17 pixels, which
+    no whole number of equal patches covers.
+    """
+    recipe = recipe_of(make_shapes(tmp_path, 32), max_steps=60, eval_steps=60, report_to=[])
+    recipe["model"]["preset"] = "blip-image-captioning-base"
+    if published:
+        (tmp_path / "base").mkdir()
+        blip("BlipForConditionalGeneration", tmp_path / "base")
+        recipe |= {"model": {"folder": str(tmp_path / "base")}, "tokenizer": {}}
+        del recipe["data"]["image_size"]
+    pipeline = glassformer.train(recipe, tmp_path / "run", log=lambda _: None)
+    folder = tmp_path / "run/model"
+    reference = transformers.BlipForConditionalGeneration.from_pretrained(folder)
+    processor = transformers.ViTImageProcessorPil.from_pretrained(folder)
+    picture = tmp_path / "images/0.png"
+    pixels = processor(Image.open(picture), return_tensors="pt").pixel_values
+    (ids,) = reference.generate(pixels, max_new_tokens=30).tolist()
+    start, *words, end = ids
+    assert (start, end) == (4, 3) if published else start == end == pipeline.generation["eos_token_id"]
+    assert words and pipeline.tokenizer.special_ids.isdisjoint(words)
+    assert [pipeline.tokenizer.decode(words)] == pipeline.caption([picture])
 
 
 def test_resume_within_an_epoch_is_bit_identical(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Every family passes every check, and each check fails when what it guarantees is broken."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -9,12 +10,15 @@ import glassformer
 from glassformer.bundle import Bundle
 from glassformer.core import kernels
 from glassformer.core.attention import MultiHeadAttention
+from glassformer.core.build import build_model
 from glassformer.core.kv_cache import LayerCache
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer, Record
-from glassformer.families.registry import families
+from glassformer.families.registry import families, tiny_spec
+from glassformer.generation.continuous.slot_batch import SlotBatch
+from glassformer.generation.prompt import Prompt
 from glassformer.inference.int4 import Int4Linear
-from glassformer.inference.kv_cache import BeamKVCache
+from glassformer.inference.kv_cache import BeamKVCache, CrossKVCache
 from glassformer.inference.linear import Int8Linear, PackedLinear
 from glassformer.inference.slot_cache import SlotKVCache
 from glassformer.verify import all_checks, perturb_parameters, reference, verify
@@ -44,8 +48,42 @@ def test_every_family_passes(family):
     results = list(verify(perturbed_bundle(family)))
     assert [c for c in results if c.status == "failed"] == []
     assert sum(c.status == "passed" for c in results) >= 7
-    has_reference = family not in ("original", "mobile_sam")  # which transformers does not have
+    installed = find_spec(families()[family].library) is not None
+    has_reference = installed and family not in ("original", "mobile_sam")  # which no library has
     assert (results[0].status == "passed") == has_reference, results[0]
+
+
+@pytest.mark.parametrize("broken", ["image of another row", "span moved", "key of all images"])
+def test_images_in_the_wrong_place_fail(monkeypatch, broken):
+    """Rows with and without images are compared in a batch and under continuous batching."""
+    bundle = perturbed_bundle("smolvlm")
+    check = all_checks()["cached = uncached"]
+    assert check(bundle, "cached = uncached").status == "passed"
+    with_images = Prompt.with_images.__func__
+
+    def changed(cls, ids, images, image_id, keys=()):
+        if broken == "image of another row" and len(images) == 1:
+            images = images + 1.0
+        if broken == "key of all images":
+            keys = ["same" for _ in images]
+        prompt = with_images(cls, ids, images, image_id, keys)
+        if broken == "span moved" and prompt.spans:
+            spans = tuple(replace(span, offset=span.offset - 1) for span in prompt.spans)
+            return replace(prompt, spans=spans)
+        return prompt
+
+    monkeypatch.setattr(Prompt, "with_images", classmethod(changed))
+    assert check(bundle, "cached = uncached").status == "failed"
+
+
+def test_a_reference_that_returns_no_logits_is_skipped():
+    """The answer of BLIP: the other checks of a question with an image pass."""
+    model = build_model(tiny_spec("blip", question=True))
+    perturb_parameters(model)
+    first, *others = verify(Bundle(model=model))
+    assert (first.status, "logits" in first.note) == ("skipped", True)
+    assert [c for c in others if c.status == "failed"] == []
+    assert sum(c.status == "passed" for c in others) >= 7
 
 
 HEADS = """Dinov2Backbone SwinBackbone SwinModel DetrModel CLIPTextModel CLIPTextModelWithProjection
@@ -125,11 +163,24 @@ CACHE_ERRORS = {
 }
 
 
-@pytest.mark.parametrize("broken", CACHE_ERRORS)
-def test_cache_check_covers_every_cache(broken, monkeypatch):
-    name, bundle = "cached = uncached", perturbed_bundle("llama")
+# errors in the sources of an encoder-decoder, and in the memories of images
+SOURCE_ERRORS = {
+    "the order of sources": lambda m: wrap(m, SlotBatch, "read_sources", lambda f, *a: f(*a)[::-1]),
+    "the memory of a batch": lambda m: wrap(
+        m, CrossKVCache, "__init__", lambda f, s, d, memory, *a: f(s, d, memory.flip(0), *a)
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "broken"),
+    [("llama", name) for name in CACHE_ERRORS]
+    + [("vision_encoder_decoder", name) for name in CACHE_ERRORS | SOURCE_ERRORS],
+)
+def test_cache_check_covers_every_cache(family, broken, monkeypatch):
+    name, bundle = "cached = uncached", perturbed_bundle(family)
     assert all_checks()[name](bundle, name).status == "passed"
-    CACHE_ERRORS[broken](monkeypatch)
+    (CACHE_ERRORS | SOURCE_ERRORS)[broken](monkeypatch)
     assert all_checks()[name](bundle, name).status == "failed"
 
 

@@ -93,7 +93,9 @@ def test_pickle_is_rejected(tmp_path: Path, name: str) -> None:
     ("config", "expected"),
     [
         ('{"architectures": ["BertForSequenceClassification"]}', "BertForSequenceClassification"),
+        ('{"_class_name": "DiTTransformer2DModel"}', "DiTTransformer2DModel"),
         ('{"architectures": ["os; exit()"]}', "AutoModel"),
+        ('{"_class_name": "os; exit()"}', "AutoModel"),
         ("not JSON", "AutoModel"),
     ],
 )
@@ -105,6 +107,9 @@ def test_rejected_pickle_names_the_class_that_keeps_the_head(
     with pytest.raises(PickleRefusedError) as caught:
         open_weights(tmp_path)
     assert caught.value.model_class == expected
+    library = "diffusers" if expected.startswith("DiT") else "transformers"
+    assert f"from {library} import" in str(caught.value)
+    assert f'{expected}.from_pretrained("{tmp_path}")' in str(caught.value)
 
 
 def test_folder_without_weights_is_rejected(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ it to and from JSON data.
 # ruff: noqa: F403
 
 from glassformer.core.spec.architectures import *
+from glassformer.core.spec.convolution import *
+from glassformer.core.spec.diffusion import *
 from glassformer.core.spec.image_architectures import *
+from glassformer.core.spec.image_text import *
 from glassformer.core.spec.images import *
 from glassformer.core.spec.layers import *
 from glassformer.core.spec.series import *

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from glassformer.core.spec.images import HybridStagesSpec, StagesSpec, TwoWayStackSpec
 from glassformer.core.spec.layers import StackSpec
 from glassformer.core.spec.text import HeadSpec, InputSpec, Modality, Output
-from glassformer.errors import InvalidValueError, MissingValueError
+from glassformer.errors import ConflictError, InvalidValueError, MissingValueError
 from glassformer.schema import Spec
 
 EncoderSpec = StackSpec | StagesSpec
@@ -51,7 +51,7 @@ class ModelSpec(Spec, abstract=True):
 
     def inputs(self) -> tuple[InputSpec, ...]:
         """Return what the model takes, in the order of its forward."""
-        own = tuple(part for part in self._own(InputSpec).values() if not part.trained)
+        own = tuple(p for part in self._own(InputSpec).values() if not part.trained for p in part.parts())
         return own or tuple(part for child in self.children().values() for part in child.inputs())
 
     @property
@@ -66,11 +66,16 @@ class ModelSpec(Spec, abstract=True):
 
     def embeddings(self) -> dict[str, InputSpec]:
         """Return the inputs by the module that embeds them, in the order of the stacks that read them."""
-        return self._parts({"embed": self.input} if hasattr(self, "input") else {}, ModelSpec.embeddings)
+        return self._parts(self._embeddings(), ModelSpec.embeddings)
 
     def children(self) -> dict[str, ModelSpec]:
         """Return the models that this model consists of, such as two towers."""
-        return self._own(ModelSpec)
+        embedded = {
+            f"{path}.{name}": child
+            for path, part in self._embeddings().items()
+            for name, child in part.children().items()
+        }
+        return embedded | self._own(ModelSpec)
 
     def stacks(self) -> dict[str, AnyStackSpec]:
         """Return the stacks, those of its children included: encoder, decoder."""
@@ -79,6 +84,10 @@ class ModelSpec(Spec, abstract=True):
     def heads(self) -> dict[str, HeadSpec]:
         """Return the heads, those of its children included."""
         return self._parts(self._own(HeadSpec), ModelSpec.heads)
+
+    def _embeddings(self) -> dict[str, InputSpec]:
+        """Return the inputs of the model itself, by the module that embeds them."""
+        return {"embed": self.input} if hasattr(self, "input") else {}
 
     def _own(self, kind: Any) -> dict[str, Any]:
         return {name: part for name, part in vars(self).items() if isinstance(part, kind)}
@@ -118,10 +127,10 @@ class EncoderDecoderSpec(ModelSpec):
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
-        """The modality of the source: the target is what the model generates."""
-        return (self.source.modality,)
+        """The modalities of the source: the target is what the model generates."""
+        return tuple(dict.fromkeys(part.modality for part in self.source.parts()))
 
-    def embeddings(self) -> dict[str, InputSpec]:
+    def _embeddings(self) -> dict[str, InputSpec]:
         return {"src_embed": self.source, "tgt_embed": self.target}
 
 
@@ -140,6 +149,14 @@ class EncoderOnlySpec(ModelSpec):
     tied: tuple[Literal["head"], ...] = ()
     max_len: int | None = None
     init: InitSpec = field(default_factory=NormalSpec)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = getattr(self.input, "modulation", None)
+        for part in (self.head, *(block.norm for block in self.encoder.blocks)):
+            wanted = getattr(part, "modulation", given)
+            if wanted != given:
+                raise ConflictError(("input", part.kind), f"modulation is {given} and {wanted}")
 
 
 @dataclass(frozen=True, kw_only=True)

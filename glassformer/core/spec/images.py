@@ -17,7 +17,7 @@ from glassformer.core.spec.layers import (
     StackSpec,
 )
 from glassformer.core.spec.text import HeadSpec, InputSpec
-from glassformer.errors import InvalidValueError
+from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.schema import Spec
 
 
@@ -57,9 +57,11 @@ class ImagePatchesSpec(InputSpec):
     """Embedded image patches after `prefix` trained tokens (class token, distillation token).
 
     suffix: number of trained tokens after the patches, e.g. object queries.
-    position: trained positions of prefix and patches, or none.
-    interpolate: accept images of other sizes, with bicubic interpolation of the trained positions.
-    antialias: whether the interpolation to a smaller size averages over neighbors.
+    position: trained positions of prefix and patches, fixed sines of row and column, or none.
+    position_scale: by how much rows and columns are divided before their sines are taken.
+    interpolate: accept images of other sizes, with interpolation of the trained positions.
+    interpolation: how: bicubic; bilinear with the corners aligned; or the nearest position above and left.
+    antialias: whether bicubic interpolation to a smaller size averages over neighbors.
     patch_norm, norm: norm of the patches before positions are added, and of all tokens after that.
     registers: number of further trained tokens, without positions, between prefix and patches.
     mask_token: whether there is a token for masked patches.
@@ -76,8 +78,10 @@ class ImagePatchesSpec(InputSpec):
     suffix: int = 0
     bias: bool = True
     dropout: float = 0.0
-    position: Literal["learned", "none"] = "learned"
+    position: Literal["learned", "sinusoidal", "none"] = "learned"
+    position_scale: float = 1.0
     interpolate: bool = False
+    interpolation: Literal["bicubic", "bilinear", "nearest"] = "bicubic"
     antialias: bool = False
     patch_norm: NormSpec | None = None
     norm: NormSpec | None = None
@@ -91,6 +95,8 @@ class ImagePatchesSpec(InputSpec):
         if any(i < p or p < 1 for i, p in zip(self.image_size, self.patch_size, strict=True)):
             expected = f"at least 1 and at most the image_size {self.image_size}"
             raise InvalidValueError("patch_size", self.patch_size, expected)
+        if self.position == "sinusoidal" and (self.prefix or self.suffix or self.position_scale <= 0):
+            raise UnsupportedError("sinusoidal positions of patches", "prefix, suffix or a scale of 0")
 
     def example_shape(self, length: int, width: int) -> tuple[int, ...]:
         return self.channels, *self.image_size

@@ -11,6 +11,7 @@ from glassformer.schema import Spec
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
 Wiring = Literal["pre", "post", "sandwich", "res_post", "parallel", "parallel_split"]
 Projection = Literal["q", "k", "v", "out"]
+ModulationKind = Literal["layer", "shared"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,21 @@ class BatchNormSpec(Spec):
     """BatchNorm: normalize each feature over batch and time (running statistics in evaluation)."""
 
     eps: float = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveNormSpec(Spec):
+    """Adaptive layer norm (adaLN-Zero): a condition shifts and scales the norms and gates the sublayers.
+
+    The norms have no weights, and cross-attention has neither norm nor gate.
+    eps, ffn_eps: of the norm before attention, and of that before the feed-forward layer, if they differ.
+    modulation: whether each layer projects the condition to its six vectors with a dense layer, or all layers
+    share six vectors, to which each adds a trained table.
+    """
+
+    eps: float = 1e-6
+    ffn_eps: float | None = None
+    modulation: ModulationKind = "layer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,7 +315,7 @@ class BlockSpec(Spec):
 
     attention: AttentionSpec
     feed_forward: FeedForwardSpec | GatedFeedForwardSpec
-    norm: NormSpec = field(default_factory=LayerNormSpec)
+    norm: NormSpec | AdaptiveNormSpec = field(default_factory=LayerNormSpec)
     wiring: Wiring = "post"
     cross_attention: AttentionSpec | None = None
     dropout: float = 0.0
@@ -311,6 +327,9 @@ class BlockSpec(Spec):
         super().__post_init__()
         if self.cross_attention is not None and self.wiring.startswith("parallel"):
             raise UnsupportedError("a parallel block", "cross-attention", hint="use wiring='pre'")
+        plain = self.wiring == "pre" and self.layer_scale is None
+        if isinstance(self.norm, AdaptiveNormSpec) and not plain:
+            raise UnsupportedError("an adaptive norm", "other wirings than 'pre', and layer scale")
 
 
 def check_divisible(d_model: int, num_heads: int) -> None:

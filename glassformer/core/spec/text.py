@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from glassformer.core.spec.layers import (
     Activation,
@@ -17,7 +17,10 @@ from glassformer.core.spec.layers import (
 from glassformer.errors import ConflictError, InvalidValueError
 from glassformer.schema import Spec
 
-Modality = Literal["text", "image", "series", "vectors"]
+if TYPE_CHECKING:
+    from glassformer.core.spec.architectures import ModelSpec
+
+Modality = Literal["text", "image", "series", "vectors", "latents"]
 Output = Literal[
     "hidden states",
     "next tokens",
@@ -37,6 +40,8 @@ Output = Literal[
     "future values",
     "targets",
     "patches",
+    "noise",
+    "images",
 ]
 
 
@@ -48,6 +53,19 @@ class InputSpec(Spec, abstract=True):
 
     modality: ClassVar[Modality]
     trained: ClassVar[bool] = False
+
+    @property
+    def memory_dim(self) -> int | None:
+        """Width of the vectors that cross-attention of its stack attends to, if there are any."""
+        return None
+
+    def parts(self) -> tuple[InputSpec, ...]:
+        """Return the inputs that this input consists of, such as a text and an image."""
+        return (self,)
+
+    def children(self) -> dict[str, ModelSpec]:
+        """Return the models that its embedding consists of, such as an image encoder."""
+        return {}
 
     def example_shape(self, length: int, width: int) -> tuple[int, ...]:
         """Return the shape of an input that fits the model, without the batch, for a stack of this width."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from torch import nn
 
+from glassformer.core import image_text
 from glassformer.core import spec as specs
 from glassformer.core.block import Block
 from glassformer.core.build import build_embedding, build_encoder, build_layers, build_stack
@@ -142,6 +144,17 @@ def build_stages(spec: specs.StagesSpec | specs.HybridStagesSpec) -> Stages:
             )
 
 
+def build_token_input(
+    spec: specs.EncodedImageSpec, d_model: int, fields: dict[str, Any]
+) -> image_text.EncodedImageInput:
+    """Build the embedding of texts with images. fields: arguments of `TokenInput`."""
+    tokens = {name: value for name, value in fields.items() if name in specs.TokensSpec.__dataclass_fields__}
+    image = build_encoder(spec.image)
+    if isinstance(spec, specs.ImageTokensSpec):
+        return image_text.ImageTokenInput(d_model, spec, image=image, **tokens)
+    return image_text.ImageMemoryInput(d_model, image=image, **tokens)
+
+
 def build_image_embedding(spec: specs.InputSpec, d_model: int) -> nn.Module:
     """Build the module that embeds an image, or object queries."""
     match spec:
@@ -153,6 +166,11 @@ def build_image_embedding(spec: specs.InputSpec, d_model: int) -> nn.Module:
             return embeddings.FeatureMapInput(d_model, spec)
         case specs.ObjectQueriesSpec():
             return embeddings.ObjectQueries(d_model, spec)
+        case specs.TokensAndPatchesSpec():
+            text, image = (build_embedding(part, d_model) for part in spec.parts())
+            return image_text.TokensAndPatchesInput(
+                d_model, text=text, image=image, image_kinds=spec.image_kinds
+            )
     raise UnsupportedError("a model", f"inputs of the kind {spec.kind}")
 
 

@@ -17,6 +17,7 @@ from glassformer.core.norms import make_norm
 from glassformer.core.observe import Observer, scope, tap
 from glassformer.core.vision.convolution.resnet import ResNet
 from glassformer.core.vision.grid import (
+    GridSinusoids,
     Learned2dPositions,
     Sinusoidal2dPositions,
     cells_to_map,
@@ -38,6 +39,7 @@ class ImageInput(nn.Module):
         super().__init__()
         self.image_size, self.patch_size, self.channels = spec.image_size, spec.patch_size, spec.channels
         self.grid, self.interpolate, self.antialias = spec.grid, spec.interpolate, spec.antialias
+        self.interpolation = spec.interpolation
         self.num_prefix, self.pad = spec.prefix, spec.pad
         self.num_trained_tokens = spec.prefix + spec.registers + spec.suffix
         self.patch = nn.Conv2d(
@@ -52,6 +54,8 @@ class ImageInput(nn.Module):
         learned, tables = spec.position == "learned", spec.layer_positions
         self.position = nn.Parameter(torch.zeros(1, tokens, d_model)) if learned else None
         self.layer_positions = nn.Parameter(torch.zeros(tables, 1, tokens, d_model)) if tables else None
+        sines = spec.position == "sinusoidal"
+        self.sines = GridSinusoids(d_model, spec.grid, scale=spec.position_scale) if sines else None
         self.norm = None if spec.norm is None else make_norm(spec.norm, d_model)
         self.dropout = Dropout(spec.dropout)
 
@@ -79,6 +83,8 @@ class ImageInput(nn.Module):
         x = torch.cat([part.expand(x.shape[0], -1, -1) for part in tokens], 1)  # (B, P + patches + Q, D)
         if self.position is not None:
             x = x + tap(obs, "position", self._positions(self.position, grid)).to(x.dtype)
+        if self.sines is not None:
+            x = x + tap(obs, "position", self.sines(grid)).to(x.dtype)
         if self.registers is not None:
             prefix, x = x.tensor_split((self.num_prefix,), 1)
             x = torch.cat((prefix, self.registers.expand(x.shape[0], -1, -1).to(x.dtype), x), 1)
@@ -117,16 +123,31 @@ class ImageInput(nn.Module):
         return nn.functional.linear(cells, self.patch.weight.flatten(1), self.patch.bias), (rows, columns)
 
     def _positions(self, tables: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Interpolate tables of trained positions (N, T, D) to another grid of patches (bicubic)."""
-        if grid == self.grid:
+        """Interpolate tables of trained positions (N, T, D) to another grid of patches."""
+        if grid == self.grid and self.interpolation != "nearest":
             return tables
         end = self.num_prefix + self.grid[0] * self.grid[1]
         prefix, table, suffix = tables.tensor_split((self.num_prefix, end), 1)
         table = cells_to_map(table, self.grid).float()  # (N, D, rows, columns)
-        resized = nn.functional.interpolate(
-            table, grid, mode="bicubic", align_corners=False, antialias=self.antialias
-        )
+        resized = resize_map(table, grid, self.interpolation, antialias=self.antialias)
         return torch.cat((prefix, map_to_cells(resized).to(prefix.dtype), suffix), 1)
+
+
+def resize_map(x: Tensor, grid: tuple[int, int], mode: str, *, antialias: bool) -> Tensor:
+    """Interpolate a map (N, D, rows, columns) to another grid; see `ImagePatchesSpec.interpolation`."""
+    if mode == "nearest":
+        rows, columns = (
+            nearest_cells(new, old, x.device) for new, old in zip(grid, x.shape[2:], strict=True)
+        )
+        return x[:, :, rows[:, None], columns]
+    aligned = mode == "bilinear"
+    return nn.functional.interpolate(x, grid, mode=mode, align_corners=aligned, antialias=antialias)
+
+
+def nearest_cells(new: int, old: int, device: torch.device) -> Tensor:
+    """Return which of `old` cells each of `new` cells takes, rounded as in the published models."""
+    share = (torch.arange(new, device=device) * (1.0 / torch.tensor(new, device=device))).clamp(max=1 - 1e-6)
+    return torch.bucketize(share, torch.arange(1 / old, 1.0, 1 / old, device=device), right=True)
 
 
 class FeatureMapInput(nn.Module):

@@ -81,6 +81,52 @@ class Sinusoidal2dPositions(nn.Module):
         return sinusoids_2d(real, self.d_model, base=self.base)
 
 
+class GridSinusoids(nn.Module):
+    """Sines and cosines of column and row, which are added to patches: a computed table, not saved.
+
+    Half of the features encode the column, half the row; in each half, all sines come first. A larger grid is
+    squeezed to the range of `grid`, and a smaller one stretched.
+
+    grid: rows and columns that are counted one by one
+    scale: by how much they are divided before
+
+    >>> GridSinusoids(16, (4, 4))((3, 5)).shape
+    torch.Size([1, 15, 16])
+    """
+
+    computes_buffers = True
+
+    table: Tensor
+
+    def __init__(self, d_model: int, grid: Grid, *, scale: float = 1.0) -> None:
+        super().__init__()
+        if d_model % 4:
+            raise InvalidValueError("d_model", d_model, "a multiple of 4, for 2-D sinusoidal positions")
+        self.d_model, self.grid, self.scale = d_model, grid, scale
+        self.register_buffer("table", torch.empty(1, grid[0] * grid[1], d_model), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Compute the table."""
+        if not self.table.is_meta:
+            self.table.copy_(self._compute(self.grid))
+
+    def forward(self, grid: Grid) -> Tensor:
+        """Return the positions (1, rows * columns, D) of the cells of a grid."""
+        return self.table if grid == self.grid else self._compute(grid).to(self.table.dtype)
+
+    def _compute(self, grid: Grid) -> Tensor:
+        quarter, device = self.d_model // 4, self.table.device
+        exponents = torch.arange(quarter, dtype=torch.float64, device=device) / quarter
+        parts = []
+        for side, base in zip(grid, self.grid, strict=True):
+            places = torch.arange(side, dtype=torch.float32, device=device) / (side / base) / self.scale
+            angles = torch.outer(places.double(), 1.0 / 10000**exponents)
+            parts.append(torch.cat((angles.sin(), angles.cos()), -1))  # (rows or columns, D / 2)
+        rows, columns = parts[0][:, None], parts[1][None]
+        return torch.cat((columns.expand(*grid, -1), rows.expand(*grid, -1)), -1).flatten(0, 1)[None]
+
+
 class Learned2dPositions(nn.Module):
     """Trained position embeddings of a 2-D grid, the column in the first half of the features.
 

@@ -93,7 +93,7 @@ class Request:
 
     ids: token ids of the source or prompt. starts: the decoder's start tokens; empty for a decoder-only
     model.
-    prompt: with embeddings or position ids; None if it is only ids.
+    prompt: with embeddings, position ids or a source that is not text; None if it is only ids.
     limit: maximum number of new tokens.
     """
 
@@ -108,14 +108,14 @@ class Request:
     ) -> None:
         prompt = Prompt.of(ids)
         prompt.check(model)
-        self.prompt = prompt if prompt.has_embeddings_or_positions else None
+        has_more = prompt.has_embeddings_or_positions or prompt.source is not None
+        self.prompt = prompt if has_more else None
         self.ids = tuple(prompt.ids.tolist())
         self.params, self._on_done = params, on_done
         self.starts = tuple(decoder_start_ids(model, params.start_ids))
         self.limit = params.limit(len(self.ids), len(self.starts) or len(self.ids))
         if isinstance(model, InferenceModel):
-            used = None if self.prompt is None else self.prompt.next_position
-            self.limit = min(self.limit, _max_new_tokens(model, self.ids, self.starts, used))
+            self.limit = min(self.limit, _max_new_tokens(model, prompt, self.starts))
             params.check_forced_ids(model.vocab_size)
         self.caller: Hashable = self if caller is None else caller
         self.cancelled = False
@@ -195,26 +195,22 @@ class Request:
                 self._on_done(result)
 
 
-def _max_new_tokens(
-    model: InferenceModel, ids: Sequence[int], starts: Sequence[int], used: int | None
-) -> int:
-    """Return how many new tokens the position table allows; raise if the model cannot process the input.
-
-    used: number of positions of a prompt, if different from its length.
-    """
+def _max_new_tokens(model: InferenceModel, prompt: Prompt, starts: Sequence[int]) -> int:
+    """Return how many new tokens the position table allows; raise if the model cannot process the input."""
     inner = model.model
+    ids: Sequence[int] = prompt.ids.tolist()
     if isinstance(inner, EncoderDecoder):
         if not starts:
             raise MissingValueError("start_ids", "to start the decoder")
-        _check_ids(inner.src_embed, ids, "source", len(ids))
-        embed, before, name = inner.tgt_embed, starts, "start"
+        if prompt.source is None:
+            _check_ids(inner.src_embed, ids, "source", len(ids))
+        embed, before, name, used = inner.tgt_embed, starts, "start", len(starts)
     else:
         if starts:
             raise ConflictError(("start_ids", "prompt"), "a decoder-only model continues its prompt")
         if not ids:
             raise EmptyInputError("prompt", hint="start it with the BOS token")
-        embed, before, name = inner.embed, ids, "prompt"
-    used = len(before) if used is None else used
+        embed, before, name, used = inner.embed, ids, "prompt", prompt.next_position
     table = _check_ids(embed, before, name, used)
     return 1 << 62 if table is None else max(0, table + 1 - used)
 

@@ -294,10 +294,11 @@ class SlotRunner:
             return
         chunks = [entry.chunk() for entry in batch]
         try:
+            prompts = [entry.request.prompt for entry in batch]
             if self.batch.sources is not None:
-                sources = self.batch.read_sources(chunks)
+                sources = self.batch.read_sources(chunks, prompts)
             else:
-                pasts, prompts = [entry.past for entry in batch], [entry.request.prompt for entry in batch]
+                pasts = [entry.past for entry in batch]
                 last = self.batch.read_prompts(chunks, pasts, prompts)  # (M, D)
         except Exception as error:
             _log.exception("prefill failed")

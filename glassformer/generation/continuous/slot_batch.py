@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.core.model import EncoderDecoder
-from glassformer.core.stack import Stack
 from glassformer.generation.inference_model import InferenceModel
 from glassformer.generation.prompt import EmbeddingSpan, Prompt
 from glassformer.inference.attention import DynamicKVCache, run_varlen
@@ -38,20 +37,35 @@ class SlotBatch:
         """Number of rows in the batch."""
         return self.cache.rows
 
-    def read_sources(self, sources: Sequence[Sequence[int]]) -> list[tuple[ByLayer, ByLayer]]:
-        """Encode sources of any lengths; return the keys and values of each, by decoder layer."""
-        model, inner = self.model, self.model.model
-        assert isinstance(model.encoder, Stack) and isinstance(inner, EncoderDecoder)  # it reads text
-        lengths = [len(ids) for ids in sources]
-        x = self._embeddings(inner.src_embed, sources, [range(length) for length in lengths])
-        memory = run_varlen(model.encoder, x, lengths) if len(x) else x
+    def read_sources(
+        self, sources: Sequence[Sequence[int]], prompts: Sequence[Prompt | None]
+    ) -> list[tuple[ByLayer, ByLayer]]:
+        """Encode sources of any lengths; return the keys and values of each, by decoder layer.
+
+        prompts: the sources that are not text.
+        """
+        memories = self._memories(sources, prompts)
+        lengths, memory = [len(one) for one in memories], torch.cat(memories)
         caches: list[tuple[ByLayer, ByLayer]] = [([], []) for _ in sources]
-        for attention in model.decoder.cross_attentions:
+        for attention in self.model.decoder.cross_attentions:
             keys, values = attention.keys_values(memory)  # (N, G, K), (N, G, V)
             for cache, k, v in zip(caches, keys.split(lengths), values.split(lengths), strict=True):
                 cache[0].append(k.transpose(0, 1))
                 cache[1].append(v.transpose(0, 1))
         return caches
+
+    def _memories(self, sources: Sequence[Sequence[int]], prompts: Sequence[Prompt | None]) -> list[Tensor]:
+        """Return the memory (S, D) of each source; those of token ids are encoded together."""
+        model, inner = self.model, self.model.model
+        assert isinstance(inner, EncoderDecoder)
+        others = {n: model.encode(inner, one.source, None)[0] for n, one in enumerate(prompts) if one}
+        texts = [ids for n, ids in enumerate(sources) if n not in others]
+        if not texts:
+            return [*others.values()]
+        lengths = [len(ids) for ids in texts]
+        x = self._embeddings(inner.src_embed, texts, [range(length) for length in lengths])
+        memories = iter((run_varlen(model.encoder, x, lengths) if len(x) else x).split(lengths))
+        return [others[n] if n in others else next(memories) for n in range(len(sources))]
 
     def read_prompts(
         self,

@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from glassformer.bundle import Bundle
+from glassformer.core.inputs import tensor_of
 from glassformer.core.observe import Record, observe
-from glassformer.errors import MissingValueError
+from glassformer.errors import MissingValueError, UnsupportedError
+from glassformer.generation import GenerationOptions
 from glassformer.interpret import schema
+from glassformer.interpret.generated_text import GenerationInput
 from glassformer.interpret.interventions import IntervenedForward
 from glassformer.interpret.outline import describe_stacks
 from glassformer.interpret.prepared_input import PreparedInput
+from glassformer.interpret.readout import head_readout
 from glassformer.processors.text import select_tokens
 
 Result = tuple[schema.Outcome, Mapping[str, Tensor]]
@@ -76,6 +80,21 @@ class View:
     def outcome(self, prepared: PreparedInput, record: Record) -> Result:
         """Return what the task reports, and the tensors that it refers to by name."""
         raise NotImplementedError
+
+    def generation(self, input: schema.TraceInput, **options: Unpack[GenerationOptions]) -> GenerationInput:
+        """Return how the model generates a text from an input."""
+        raise UnsupportedError(self.bundle.display_name, "text generation")
+
+    def image(self, prepared: PreparedInput) -> Tensor:
+        """Return the image (1, C, H, W) of an input."""
+        return tensor_of(next(iter(prepared.inputs.values())))
+
+    def scores(self, prepared: PreparedInput, record: Record, images: Tensor) -> Tensor:
+        """Return what occlusion compares for images (N, C, H, W): by default the probabilities (N, L)."""
+        model: Any = self.bundle.model
+        output = model(images)
+        logits: Tensor = output if isinstance(output, Tensor) else output.logits
+        return head_readout(self.bundle).probabilities(logits.float())
 
     def example(self) -> schema.TraceInput:
         """Return the default input."""

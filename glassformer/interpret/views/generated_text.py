@@ -1,26 +1,31 @@
-"""Views of models that generate text: from a source, or after a prompt."""
+"""Views of models that generate text: from a text or an image, or after a prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar, Literal, Unpack
 
 import torch
+from torch import Tensor
 
+from glassformer.core.inputs import tensor_of
 from glassformer.core.observe import Record
+from glassformer.generation import GenerationOptions
 from glassformer.generation.step_decoder import decoder_start_ids
 from glassformer.interpret.generated_text import (
     MAX_TOKENS,
+    GenerationInput,
     check_length,
     encode_segment,
-    generate_target,
     generation_task,
     source_sequence,
     target_ids,
     target_sequence,
 )
 from glassformer.interpret.interventions import unpadded
+from glassformer.interpret.outline import stack_names
 from glassformer.interpret.prepared_input import PreparedInput
 from glassformer.interpret.schema import Intervention, Outcome, TextOutcome, TokenSequence, TraceInput
 from glassformer.interpret.tokens import (
@@ -31,7 +36,9 @@ from glassformer.interpret.tokens import (
     tokens_of,
 )
 from glassformer.interpret.views.base import Result, View
+from glassformer.interpret.views.images import prepare_image, scene
 from glassformer.processors.text import require_tokenizer, select_tokens
+from glassformer.tasks.image_to_text import Captioner
 from glassformer.tasks.text_generation import (
     Segment,
     TextGenerator,
@@ -62,45 +69,77 @@ _STARTS = (
 _MAX_FRAGMENTATION = 1.25  # maximum tokens per character of another prompt, relative to the first example
 
 
-class TranslateView(View):
-    """An encoder-decoder that generates a target from a source."""
+class EncoderDecoderView(View):
+    """Base class of views of encoder-decoders, which generate a target from a source."""
 
-    kind, needs, generates = "translate", ("text",), True
+    kind: ClassVar[Literal["translate", "caption"]]
+    generates = True
 
     def prepare(self, input: TraceInput, interventions: Sequence[Intervention] = ()) -> PreparedInput:
         """Prepare a source and its target: the given one, else the output of the intervened model."""
-        task = generation_task(self.bundle, input.to)
-        segment = encode_segment(task, input.text or "")
-        starts = list(decoder_start_ids(self.bundle.model, task.params.start_ids))
+        generation = self.generation(input)
+        source, starts, tokenizer = generation.source, generation.prefix, require_tokenizer(self.bundle)
+        assert source is not None
         finish_reason: str | None = None
         if input.target is None:
-            target, finish_reason = generate_target(task, segment, len(starts), interventions)
-            text = task.decode(segment, target)
+            target, finish_reason = generation.target(interventions)
+            text = generation.decode(target)
         else:
             target = target_ids(self.bundle, input)
-            text = " ".join(task.tokenizer.decode(target).splitlines()).strip()
+            text = " ".join(tokenizer.decode(target).splitlines()).strip()
         check_length(len(starts) + len(target))
         spec: Any = self.bundle.spec
-        src = torch.tensor([segment.ids], device=self.bundle.device)
         tgt = torch.tensor([[*starts, *target]], device=self.bundle.device)
-        return PreparedInput(
-            kind=self.kind,
-            input=input,
-            sequences=(
-                source_sequence(task, segment, input.to),
-                target_sequence(task.tokenizer, [*starts, *target], len(starts), text),
-            ),
-            inputs={"src": unpadded(src, spec.source), "tgt": unpadded(tgt, spec.target, first=1)},
+        sequence = target_sequence(tokenizer, [*starts, *target], len(starts), text)
+        return replace(
+            source,
+            sequences=(*source.sequences, sequence),
+            inputs={**source.inputs, "tgt": unpadded(tgt, spec.target, first=1)},
             start=len(starts),
             finish_reason=finish_reason,
         )
 
     def outcome(self, prepared: PreparedInput, record: Record) -> Result:
-        target = prepared.sequences[1]
+        target = prepared.sequences[-1]
         text, count = target.text or "", len(target) - prepared.start
-        return TextOutcome(
-            kind="translate", text=text, num_tokens=count, finish_reason=prepared.finish_reason
-        ), {}
+        reason = prepared.finish_reason
+        return TextOutcome(kind=self.kind, text=text, num_tokens=count, finish_reason=reason), {}
+
+    def languages(self) -> tuple[str, ...] | None:
+        return tuple(target_languages(self.bundle)) or None
+
+    def with_target(self, input: TraceInput) -> TraceInput:
+        return input if input.target is not None else replace(input, target=self._generated(input))
+
+    def prediction(self, input: TraceInput, outcome: Outcome) -> str | None:
+        return self._generated(replace(input, target=None))
+
+    def _generated(self, input: TraceInput) -> str | None:
+        return self.prepare(input).sequences[-1].text
+
+
+class TranslateView(EncoderDecoderView):
+    """A translator, or another model that generates a text from a text."""
+
+    kind, needs = "translate", ("text",)
+
+    def generation(self, input: TraceInput, **options: Unpack[GenerationOptions]) -> GenerationInput:
+        task = generation_task(self.bundle, input.to, **options)
+        segment = encode_segment(task, input.text or "")
+        spec: Any = self.bundle.spec
+        src = torch.tensor([segment.ids], device=self.bundle.device)
+        return GenerationInput(
+            bundle=self.bundle,
+            params=task.params,
+            prefix=decoder_start_ids(self.bundle.model, task.params.start_ids),
+            decode=partial(task.decode, segment),
+            source=PreparedInput(
+                kind=self.kind,
+                input=input,
+                sequences=(source_sequence(task, segment, input.to),),
+                inputs={"src": unpadded(src, spec.source)},
+            ),
+        )
 
     def example(self) -> TraceInput:
         if self.bundle.job.gap is not None:
@@ -116,18 +155,6 @@ class TranslateView(View):
         """Return the example sentences in languages that the model supports."""
         tags = {*target_languages(self.bundle)}
         return [TraceInput(text=text, to=to) for source, to, text in _SENTENCES if {source, to} <= tags]
-
-    def languages(self) -> tuple[str, ...] | None:
-        return tuple(target_languages(self.bundle)) or None
-
-    def with_target(self, input: TraceInput) -> TraceInput:
-        return input if input.target is not None else replace(input, target=self._generated(input))
-
-    def prediction(self, input: TraceInput, outcome: Outcome) -> str | None:
-        return self._generated(replace(input, target=None))
-
-    def _generated(self, input: TraceInput) -> str | None:
-        return self.prepare(input).sequences[1].text
 
     def split(self, text: str, to: str | None = None) -> list[str]:
         """Split a text into the segments that `translate` translates.
@@ -150,10 +177,45 @@ class TranslateView(View):
         return sentences or [text]
 
 
+class CaptionView(EncoderDecoderView):
+    """A model that describes an image."""
+
+    kind, needs = "caption", ("image",)
+
+    def generation(self, input: TraceInput, **options: Unpack[GenerationOptions]) -> GenerationInput:
+        task, model = Captioner(self.bundle, to=input.to, **options), self.bundle.model
+        grids = len([one for one in stack_names(model) if one.path.startswith("encoder")])
+        return GenerationInput(
+            bundle=self.bundle,
+            params=task.params,
+            prefix=decoder_start_ids(model, task.params.start_ids),
+            decode=task.decode,
+            source=prepare_image(task.processor, self.kind, input, grids),
+        )
+
+    def example(self) -> TraceInput:
+        languages = self.languages() or (None,)
+        return TraceInput(image=scene(), to="en" if "en" in languages else languages[0])
+
+    def scores(self, prepared: PreparedInput, record: Record, images: Tensor) -> Tensor:
+        """Return the log-probabilities (N, T) of the generated tokens for images (N, C, H, W)."""
+        model: Any = self.bundle.model
+        tgt = tensor_of(prepared.inputs["tgt"])
+        generated = tgt[:, prepared.start :, None].expand(len(images), -1, 1)  # (N, T, 1)
+        logits = model(images, tgt.expand(len(images), -1))[:, prepared.start - 1 : -1].float()
+        return logits.log_softmax(-1).gather(-1, generated)[..., 0]
+
+
 class GenerateView(View):
     """A language model that continues a prompt."""
 
     kind, needs, generates = "generate", ("text",), True
+
+    def generation(self, input: TraceInput, **options: Unpack[GenerationOptions]) -> GenerationInput:
+        task = generation_task(self.bundle, input.to, **options)
+        segment = encode_segment(task, input.text or "")
+        decode = partial(task.decode, segment)
+        return GenerationInput(bundle=self.bundle, params=task.params, prefix=segment.ids, decode=decode)
 
     def prepare(self, input: TraceInput, interventions: Sequence[Intervention] = ()) -> PreparedInput:
         task, text = generation_task(self.bundle), input.text or ""
@@ -203,4 +265,4 @@ class GenerateView(View):
         return -1
 
 
-VIEWS = (TranslateView, GenerateView)
+VIEWS = (TranslateView, CaptionView, GenerateView)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.bundle import Bundle
+from glassformer.core import spec as specs
 from glassformer.core.heads import HeadContext
 from glassformer.core.inputs import tensor_of
 from glassformer.core.observe import Observer, Record
@@ -48,17 +49,18 @@ _KINDS: dict[str, Any] = {
 
 
 def prepare_image(processor: VisionProcessor, kind: Kind, input: TraceInput, stacks: int) -> PreparedInput:
-    """Prepare an image. stacks: number of stacks with the same cells."""
+    """Prepare an image. stacks: number of stacks that read the patches."""
     spec: Any = processor.bundle.spec
     image = processor.load(decode_base64(input.image or ""))
     inputs: dict[str, Any] = {**processor.collate([image])}
     _, _, height, width = tensor_of(next(iter(inputs.values()))).shape
-    if "src" in inputs:
+    name = "source" if "src" in inputs else "input"
+    if isinstance(processor.read, specs.FeatureMapSpec):
         sequences: tuple[TokenSequence, ...] = detection_sequences(
             spec.source, (height, width), spec.target.num_queries
         )
     else:
-        sequences = merged_sequences(image_sequence(processor.read, (height, width)), stacks)
+        sequences = merged_sequences(image_sequence(processor.read, (height, width), name), stacks)
     return PreparedInput(
         kind=kind,
         input=input,
@@ -109,7 +111,7 @@ class DetectView(View):
         return outcome, {"detect.boxes": boxes, "detect.probabilities": probabilities.cpu()}
 
     def example(self) -> TraceInput:
-        return TraceInput(image=_scene())
+        return TraceInput(image=scene())
 
 
 class SegmentView(View):
@@ -180,7 +182,7 @@ class SegmentView(View):
         return ViewRun(prepared, Record(), outcome, tensors, time.perf_counter() - start)
 
     def example(self) -> TraceInput:
-        return TraceInput(image=_scene(), points=((84.0, 92.0),))
+        return TraceInput(image=scene(), points=((84.0, 92.0),))
 
 
 def drawing(bundle: Bundle) -> str:
@@ -195,7 +197,7 @@ def drawing(bundle: Bundle) -> str:
     return data_url(image)
 
 
-def _scene() -> str:
+def scene() -> str:
     """Draw a circle, a square and a triangle into one image; return it as a data: URL."""
     from PIL import Image, ImageDraw
 

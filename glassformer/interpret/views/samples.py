@@ -6,20 +6,31 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
+from glassformer.core.inputs import ImageTextInputs
 from glassformer.core.observe import Record
 from glassformer.core.vision.heads import DistilledLogits
+from glassformer.data.image_files import decode_base64
 from glassformer.interpret import schema
 from glassformer.interpret.outline import describe_stacks, stack_names, stack_output
 from glassformer.interpret.prepared_input import PreparedInput
+from glassformer.interpret.readout import head_readout
 from glassformer.interpret.schema import Intervention, TraceInput
-from glassformer.interpret.tokens import best_encoded, tokens_of
+from glassformer.interpret.tokens import (
+    best_encoded,
+    encoded_sequence,
+    image_sequence,
+    question_sequence,
+    tokens_of,
+)
 from glassformer.interpret.views.base import Result, View
-from glassformer.interpret.views.images import data_url, drawing, prepare_image
+from glassformer.interpret.views.images import data_url, drawing, prepare_image, scene
 from glassformer.interpret.views.series import prepare_series, waves
 from glassformer.interpret.views.texts import prepare_text
 from glassformer.processors.image import FixedSizeVisionProcessor, reads_images
+from glassformer.processors.image_question import ImageQuestionProcessor
 from glassformer.processors.text import require_tokenizer
 from glassformer.tasks.classification import Classifier, LabelScorer
 from glassformer.tasks.embedding import Embedder
@@ -61,7 +72,7 @@ class SampleView(View):
 class ClassifyView(SampleView):
     """A classifier or a regression model."""
 
-    kind: ClassVar[Literal["classify", "image"]] = "classify"
+    kind: ClassVar[Literal["classify", "image", "ask"]] = "classify"
     task = Classifier
 
     def outcome(self, prepared: PreparedInput, record: Record) -> Result:
@@ -79,6 +90,47 @@ class ImageView(ClassifyView):
     """A classifier of images, with their patches."""
 
     kind = "image"
+
+
+class AskView(ClassifyView):
+    """A classifier of answers to questions about images, with words and patches in one sequence."""
+
+    kind, needs = "ask", ("image", "question")
+
+    def prepare(self, input: TraceInput, interventions: Sequence[Intervention] = ()) -> PreparedInput:
+        processor, tokenizer = ImageQuestionProcessor(self.bundle), require_tokenizer(self.bundle)
+        question = input.question or ""
+        item = processor.load((decode_base64(input.image or ""), question))
+        inputs: dict[str, Any] = {**processor.collate([item])}
+        _, _, height, width = inputs["inputs"].images.shape
+        words = encoded_sequence(tokenizer, item.question, question, "input")
+        sequence = question_sequence(words, image_sequence(processor.patches, (height, width)))
+        return PreparedInput(
+            kind=self.kind,
+            input=input,
+            sequences=(sequence,),
+            inputs=inputs,
+            size=item.image.size,
+            tensors={"input.pixels": torch.from_numpy(item.image.pixels.copy())},
+        )
+
+    def image(self, prepared: PreparedInput) -> Tensor:
+        images: Tensor = prepared.inputs["inputs"].images
+        return images
+
+    def scores(self, prepared: PreparedInput, record: Record, images: Tensor) -> Tensor:
+        """Return the log-odds (N, L) of the answers: unlike probabilities near 1, they show what matters."""
+        model: Any = self.bundle.model
+        logits: Tensor = model(self.with_images(prepared, images))
+        return head_readout(self.bundle).probabilities(logits.double()).logit(eps=1e-12).float()
+
+    def with_images(self, prepared: PreparedInput, images: Tensor) -> ImageTextInputs:
+        text = prepared.inputs["inputs"]
+        types = None if text.types is None else text.types.expand(len(images), -1)
+        return replace(text, ids=text.ids.expand(len(images), -1), types=types, images=images)
+
+    def example(self) -> TraceInput:
+        return TraceInput(image=scene(), question="what color is the circle?")
 
 
 class EmbedView(SampleView):
@@ -125,6 +177,12 @@ class SimilarityView(View):
         cosine = float(output.image_embeds[0].float() @ output.text_embeds[0].float())
         return schema.SimilarityOutcome(cosine=cosine, logit=float(output.logits_per_image[0, 0])), {}
 
+    def scores(self, prepared: PreparedInput, record: Record, images: Tensor) -> Tensor:
+        """Return the logits (N, 1) of images and the text."""
+        model: Any = self.bundle.model
+        logits: Tensor = model.head(model.embed_images(images), record.output.text_embeds)
+        return logits.float()
+
     def example(self) -> TraceInput:
         return _shapes()[0]
 
@@ -151,4 +209,4 @@ def _shapes() -> list[TraceInput]:
     return inputs
 
 
-VIEWS = (ClassifyView, ImageView, EmbedView, SimilarityView)
+VIEWS = (ClassifyView, ImageView, AskView, EmbedView, SimilarityView)

@@ -101,6 +101,7 @@ TASK = TaskSpec(
     options=CaptionOptions,
     result=Caption,
     accepts=lambda spec: generates(spec, "EncoderDecoder") and spec.modalities == ("image",),
+    view=lambda spec: True,
     make=lambda bundle, options: tasks.Captioner(bundle, **options.kwargs()),
     value=value,
     returns="str | list[str]",

@@ -93,7 +93,7 @@ def compares(spec: Any) -> bool:
 
 
 def accepts(spec: Any) -> bool:
-    return spec.yields in ("label", "similarity")
+    return spec.yields in ("label", "similarity") and spec.modalities != ("text", "image")
 
 
 def make(bundle: Bundle, options: ClassifyOptions) -> Task[Any, Classification]:

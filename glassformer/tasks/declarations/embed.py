@@ -53,8 +53,9 @@ class Vector(TaskResult):
 
 def accepts(spec: Any) -> bool:
     """Whether a model has an encoder of texts or images; those that find objects have other outputs."""
-    objects = ("boxes", "masks", "pixels", "prompted masks")
-    return bool(spec.heads()) and {*spec.modalities} <= {"text", "image"} and spec.yields not in objects
+    objects = ("boxes", "masks", "pixels", "prompted masks", "images")
+    alone = ("text",), ("image",), ("image", "text")  # or in two towers
+    return bool(spec.heads()) and spec.modalities in alone and spec.yields not in objects
 
 
 def view(spec: Any) -> bool:

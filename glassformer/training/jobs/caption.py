@@ -21,10 +21,10 @@ from glassformer.generation.engine import generate
 from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.metrics.captions import caption_metric
 from glassformer.metrics.text import perplexity
-from glassformer.processors.text import truncate_longest_first
+from glassformer.tasks.text_generation import special_tokens
 from glassformer.tokenization import Tokenizer, tag_ids
 from glassformer.training import sections
-from glassformer.training.encoding import Encoded, Row
+from glassformer.training.encoding import Encoded, Row, eos_id
 from glassformer.training.hardware import Hardware
 from glassformer.training.image_text_job import CaptionData, ImageTextJob
 from glassformer.training.job_spec import JobSpec
@@ -90,15 +90,20 @@ class CaptionJob(ImageTextJob[ImageCaptionData]):
         return sorted({TAG.format(row[2]) for row in train.rows(RowErrors())})
 
     def encode(self, tokenizer: Tokenizer, rows: list[Row]) -> Encoded:
-        encoded = tokenizer.encode_batch([row[1] for row in rows])
-        prompts = [self.prompt(tokenizer, row[2:]) for row in rows]
-        captions = [truncate_longest_first(text, self.max_len).ids for text in encoded]
+        encoded = tokenizer.encode_batch([row[1] for row in rows], special=False)
+        prompts, end = [self.prompt(tokenizer, row[2:]) for row in rows], self.end_id(tokenizer)
+        captions = [[*text.ids[: max(0, self.max_len - 1)], end] for text in encoded]
         counts = Counter(("language", language) for row in rows for language in row[2:])
         return [Ragged.of([[*first, *ids] for first, ids in zip(prompts, captions, strict=True)])], counts
 
     def prompt(self, tokenizer: Tokenizer, language: Sequence[str]) -> list[int]:
         """Return the tokens before a caption: the tag of its language, if there are several."""
         return tag_ids(tokenizer, map(TAG.format, language))
+
+    def end_id(self, tokenizer: Tokenizer) -> int:
+        """Return the token that ends a caption: that of the base model, which its tokenizer may not know."""
+        ends = () if self.base is None else special_tokens(self.base).eos_token_id
+        return ends[0] if ends else eos_id(tokenizer)
 
     def notes(self, counts: Counter[Any]) -> dict[str, Any]:
         return {"languages": sorted(language for _, language in counts)}
@@ -108,7 +113,7 @@ class CaptionJob(ImageTextJob[ImageCaptionData]):
         """The decoder start token: that of the base model, else the end token."""
         spec: Any = None if self.base is None else self.base.spec
         start: int | None = getattr(spec, "start_id", None)
-        return self.corpus.eos_id if start is None else start
+        return self.end_id(self.corpus.tokenizer) if start is None else start
 
     def examples(self, store: Store, *, augment: bool = False) -> CaptionTargets:
         prompt = int(self.language_column is not None)
@@ -183,7 +188,7 @@ class CaptionJob(ImageTextJob[ImageCaptionData]):
         tokenizer = self.corpus.tokenizer
         params = GenerationParams(
             start_ids=(self.start_id, *self.prompt(tokenizer, language)),
-            eos_token_id=self.corpus.eos_id,
+            eos_token_id=self.end_id(tokenizer),
             pad_token_id=self.corpus.pad_id,
             max_new_tokens=self.max_len,
         )

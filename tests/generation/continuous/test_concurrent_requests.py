@@ -10,17 +10,22 @@ import pytest
 import torch
 from torch import nn
 
+import glassformer
 from glassformer.core import spec
-from glassformer.generation import GeneratedToken, GenerationConfig
+from glassformer.core.inputs import Memory
+from glassformer.errors import GlassformerError, UnsupportedError
+from glassformer.generation import GeneratedToken, GenerationConfig, GenerationParams, generate
 from glassformer.generation.continuous import Request as Job
 from glassformer.generation.continuous import RequestCancelledError, Scheduler
 from glassformer.generation.inference_model import prepare_for_inference
+from glassformer.generation.prompt import Prompt
 from glassformer.inference.slot_cache import SlotBucket
+from glassformer.verify import perturb_parameters
 from tests.core.models import VOCAB
 from tests.core.models import model_of as core_model
 from tests.generation.continuous.requests import Request, generate_alone, requests, send
 from tests.generation.test_engine import FAMILIES, model_for
-from tests.generation.test_greedy import START
+from tests.generation.test_greedy import START, generate_with
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "alibi": {"position": "alibi"},
@@ -104,6 +109,40 @@ def test_every_position_encoding_and_window(shape: str, name: str) -> None:
     check_concurrent_requests(
         prepare_for_inference(model), requests(8, start_kwargs, vocab=VOCAB, seed=1, most=60), seed=1
     )
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_images_and_their_memories(encoded: bool) -> None:
+    """Sources that are not text join the same batch, encoded or not."""
+    torch.manual_seed(0)
+    model = glassformer.tiny("vision_encoder_decoder").eval()
+    perturb_parameters(model)
+    prepared, images = prepare_for_inference(model), torch.randn(10, 1, 3, 16, 16)
+    settings = [kwargs for _, kwargs in requests(len(images), {"start_ids": [1, 4]})]
+    expected = [
+        generate_with(prepared, x, None, **kwargs)[0] for x, kwargs in zip(images, settings, strict=True)
+    ]
+    assert len({tuple(texts[0].ids) for texts in expected}) > 3
+    with torch.inference_mode():
+        sources = [Memory.of(model.encode(x)) if encoded else x for x in images]
+    scheduler = Scheduler(prepared, slots=12, tokens=2000, queue=300)
+    jobs = [
+        send(scheduler, Prompt.of_source(source, 17), **kwargs)
+        for source, kwargs in zip(sources, settings, strict=True)
+    ]
+    for job, texts in zip(jobs, expected, strict=True):
+        assert_outputs_match(job, texts)
+    assert scheduler.stats().steps < sum(len(texts[0].logprobs) for texts in expected), "they share steps"
+    for wrong in ([3, 4], images[0, 0]):
+        with pytest.raises(GlassformerError):
+            send(scheduler, wrong, **settings[0])
+    scheduler.close()
+    with pytest.raises(UnsupportedError, match="pass the source itself"):
+        generate(prepared, [Prompt.of_source(images[0], 17)], GenerationParams(**settings[0]))
+    decoder = Scheduler(model_for("llama")[0])
+    with pytest.raises(UnsupportedError, match="a source"):
+        send(decoder, Prompt.of_source(images[0], 17), **settings[0])
+    decoder.close()
 
 
 @pytest.mark.parametrize("family", ["original", "llama", "mistral"])

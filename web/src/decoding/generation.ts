@@ -1,5 +1,6 @@
 // The generated tokens of a trace.
 
+import { hasSource } from '../lib/types';
 import type { AttentionInfo, TokenSequence, TraceToken, TraceInfo } from '../lib/types';
 
 export interface Generation {
@@ -12,7 +13,7 @@ export interface Generation {
 /** The generated tokens, without the prompt; null for a model that does not generate. */
 export function generationOf(trace: TraceInfo): Generation | null {
   const outcome = trace.outcome;
-  if (outcome.kind !== 'translate' && outcome.kind !== 'generate') return null;
+  if (!('num_tokens' in outcome)) return null;
   const sequence = trace.sequences.find((sequence) => sequence.name === 'target') ?? trace.sequences[0];
   const start = sequence.tokens.length - outcome.num_tokens;
   const tokens = sequence.tokens.slice(start);
@@ -33,5 +34,5 @@ export function parseTokenIds(param: string | undefined): number[] | null {
 
 /** The output of an encoder-decoder as a fixed target, so that two traces can be compared position by position. */
 export function fixedTarget(trace: TraceInfo): number[] | null {
-  return trace.kind === 'translate' ? generationOf(trace)!.ids : null;
+  return hasSource(trace.kind) ? generationOf(trace)!.ids : null;
 }

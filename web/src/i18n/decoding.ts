@@ -73,6 +73,11 @@ export default {
     en: 'Cross-attention at the position that predicts this token. The matrix below shows all steps; the marked row is this one.',
     ko: '이 토큰을 예측하는 위치의 크로스 어텐션입니다. 아래 행렬은 모든 단계를 담고 있으며, 표시된 행이 현재 단계입니다.',
   },
+  'decoding.attention_image': { en: 'Attention to the image', ko: '이미지에 대한 어텐션' },
+  'decoding.attention_image_note': {
+    en: 'Cross-attention to the patches at the position that predicts this token.',
+    ko: '이 토큰을 예측하는 위치에서 패치를 참조한 크로스 어텐션입니다.',
+  },
   'decoding.attention_back': { en: 'Attention to earlier tokens', ko: '앞선 토큰에 대한 어텐션' },
   'decoding.attention_back_note': {
     en: 'Self-attention at the position that predicts this token. Many heads attend to the first token when they find nothing relevant (an attention sink).',
@@ -81,6 +86,10 @@ export default {
   'decoding.attention_most': {
     en: 'Highest weight: “{token}”, {share}.',
     ko: '가중치가 가장 큰 토큰: “{token}”, {share}',
+  },
+  'decoding.attention_patch': {
+    en: 'Highest weight: row {row}, column {column}, {share}.',
+    ko: '가중치가 가장 큰 패치: {row}행 {column}열, {share}',
   },
   'decoding.attention_few': {
     en: 'Showing the {count} tokens with the highest weights.',
@@ -113,6 +122,10 @@ export default {
   'decoding.not.classify': {
     en: 'This model does not generate text. It predicts a label.',
     ko: '이 모델은 글을 생성하지 않고 레이블을 예측합니다.',
+  },
+  'decoding.not.ask': {
+    en: 'This model does not generate text. It chooses the answer to a question about an image.',
+    ko: '이 모델은 글을 생성하지 않고 이미지에 대한 질문의 답을 고릅니다.',
   },
   'decoding.not.answer': {
     en: 'This model does not generate text. It finds the answer in the context.',

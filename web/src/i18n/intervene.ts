@@ -49,6 +49,10 @@ export default {
     en: 'Make a change to compare the label probabilities, residual stream and attention before and after.',
     ko: '무언가를 바꾸면 변경 전후의 레이블 확률과 잔차 스트림, 어텐션을 비교해 보여 줍니다.',
   },
+  'intervene.intro.ask': {
+    en: 'Make a change to compare the answers, residual stream and attention before and after.',
+    ko: '무언가를 바꾸면 변경 전후의 답과 잔차 스트림, 어텐션을 비교해 보여 줍니다.',
+  },
   'intervene.intro.answer': {
     en: 'Make a change to compare the answers, residual stream and attention before and after.',
     ko: '무언가를 바꾸면 변경 전후의 답과 잔차 스트림, 어텐션을 비교해 보여 줍니다.',
@@ -56,6 +60,10 @@ export default {
   'intervene.intro.image': {
     en: 'Make a change to compare the class probabilities, residual stream and attention before and after.',
     ko: '무언가를 바꾸면 변경 전후의 클래스 확률과 잔차 스트림, 어텐션을 비교해 보여 줍니다.',
+  },
+  'intervene.intro.caption': {
+    en: 'Make a change to compare the captions, predictions, residual stream and attention before and after.',
+    ko: '무언가를 바꾸면 변경 전후의 캡션과 예측, 잔차 스트림, 어텐션을 비교해 보여 줍니다.',
   },
   'intervene.pair': { en: 'Cosine of image and text:', ko: '이미지와 텍스트의 코사인:' },
   'intervene.intro.similarity': {

@@ -57,13 +57,24 @@ export default {
 
   'occlusion.title': { en: 'Which patches carry the score', ko: '점수를 좌우하는 패치' },
   'occlusion.label': {
-    en: 'Each patch is covered in turn with the mean color. Blue: the probability of “{label}” drops, so the patch supports it. Orange: it rises.',
-    ko: '패치를 하나씩 평균색으로 가립니다. 파란색: 가리면 “{label}”의 확률이 떨어집니다. 주황색: 확률이 올라갑니다.',
+    en: 'Squares of the image are covered in turn with the mean color. Blue: the probability of “{label}” drops, so what is there supports it. Orange: it rises.',
+    ko: '이미지를 한 곳씩 평균색으로 가립니다. 파란색: 가리면 “{label}”의 확률이 떨어집니다. 주황색: 확률이 올라갑니다.',
+  },
+  'occlusion.answer': {
+    en: 'Squares of the image are covered in turn with the mean color. Blue: the log-odds of “{label}” drop, so what is there supports the answer. Orange: they rise. The log-odds log p/(1 − p), in nats, also show changes of probabilities near 1.',
+    ko: '이미지를 한 곳씩 평균색으로 가립니다. 파란색: 가리면 “{label}”의 로그 오즈가 떨어지므로 그 부분이 답을 뒷받침합니다. 주황색: 올라갑니다. 로그 오즈 log p/(1 − p)(단위 nat)는 1에 가까운 확률의 변화도 보여 줍니다.',
   },
   'occlusion.pair': {
-    en: 'Each patch is covered in turn with the mean color. Blue: the logit of “{text}” drops, so the patch supports it. Orange: it rises.',
-    ko: '패치를 하나씩 평균색으로 가립니다. 파란색: 가리면 “{text}”의 로짓이 떨어집니다. 주황색: 로짓이 올라갑니다.',
+    en: 'Squares of the image are covered in turn with the mean color. Blue: the logit of “{text}” drops, so what is there supports it. Orange: it rises.',
+    ko: '이미지를 한 곳씩 평균색으로 가립니다. 파란색: 가리면 “{text}”의 로짓이 떨어집니다. 주황색: 로짓이 올라갑니다.',
   },
+  'occlusion.needs': { en: 'What “{word}” needs', ko: '“{word}”에 필요한 곳' },
+  'occlusion.word': {
+    en: 'Squares of the image are covered in turn with the mean color. Blue: “{word}” becomes less likely, so it needs what is there (drop of the log-probability, in nats). Attention may be elsewhere, and of two equal objects each can be missed alone.',
+    ko: '이미지를 한 곳씩 평균색으로 가립니다. 파란색: 가리면 “{word}”의 확률이 떨어지므로 그 부분이 필요합니다(로그 확률의 감소, 단위 nat). 어텐션이 향하는 곳과 다를 수 있고, 같은 물체가 둘이면 하나만 가려서는 변하지 않기도 합니다.',
+  },
+  'occlusion.size': { en: 'Cover', ko: '가리는 크기' },
+  'occlusion.patches': { en: '{n} × {n} patches', ko: '패치 {n} × {n}개' },
   'occlusion.measure': { en: 'Run the model {count} times', ko: '모델을 {count}번 실행하기' },
 
   'detect.title': { en: 'Boxes of the object queries', ko: '물체 쿼리의 상자' },
@@ -174,6 +185,44 @@ export default {
   'similarity.vectors_note': {
     en: 'The dimensions of both vectors, before they are normalized to length 1.',
     ko: '길이를 1로 정규화하기 전의 두 벡터입니다.',
+  },
+
+  'caption.title': { en: 'The caption, word by word', ko: '단어별로 보는 캡션' },
+  'caption.note': {
+    en: 'Point at a token to see the patches that its cross-attention read when it was generated; click it to keep it. The darker a token, the higher its probability.',
+    ko: '토큰을 가리키면 그 토큰을 생성할 때 크로스 어텐션이 읽은 패치가 나타나고, 누르면 고정됩니다. 확률이 높은 토큰일수록 진하게 칠합니다.',
+  },
+  'caption.heads': { en: 'Attention of “{word}” in all layers and heads', ko: '“{word}”의 모든 레이어와 헤드' },
+  'caption.heads_note': {
+    en: 'First the mean of all heads, then each head. Select one to see it in the large image.',
+    ko: '맨 앞은 모든 헤드의 평균이고, 그다음은 헤드별입니다. 하나를 고르면 큰 이미지에 나타납니다.',
+  },
+  'caption.encoder': { en: 'How the patches attend to each other', ko: '패치끼리의 어텐션' },
+
+  'ask.question': { en: 'Question about the image', ko: '이미지에 대한 질문' },
+  'ask.answers': { en: 'Answers', ko: '답' },
+  'ask.answers_note': {
+    en: 'The most likely answers and their probabilities.',
+    ko: '확률이 높은 답 순서입니다.',
+  },
+  'ask.words': { en: 'Which words carry the answer “{label}”', ko: '답 “{label}”을 좌우하는 단어' },
+  'ask.words_note': {
+    en: 'Each word is masked in turn. Blue: the log-odds of the answer drop (in nats), so the word supports it. Orange: they rise. Click a word to see below which patches it attends to.',
+    ko: '단어를 하나씩 마스킹합니다. 파란색: 가리면 답의 로그 오즈가 떨어지므로(단위 nat) 그 단어가 필요합니다. 주황색: 올라갑니다. 단어를 누르면 아래에서 그 단어가 참조하는 패치를 볼 수 있습니다.',
+  },
+  'ask.blocks': { en: 'Words and patches in one sequence: four blocks', ko: '한 시퀀스의 단어와 패치: 네 블록' },
+  'ask.blocks_note': {
+    en: 'Rows attend to columns. Each block has its own color scale; its percentage is the mean share of attention that its rows give to its columns. Choose the layer and head above.',
+    ko: '행이 열을 참조합니다. 색의 범위는 블록마다 다르며, 백분율은 행이 그 열에 주는 어텐션의 평균 비율입니다. 레이어와 헤드는 위에서 고릅니다.',
+  },
+  'ask.block_00': { en: 'Words to words', ko: '단어 → 단어' },
+  'ask.block_01': { en: 'Words to patches', ko: '단어 → 패치' },
+  'ask.block_10': { en: 'Patches to words', ko: '패치 → 단어' },
+  'ask.block_11': { en: 'Patches to patches', ko: '패치 → 패치' },
+  'ask.layers': { en: 'How each layer mixes words and patches', ko: '레이어마다 단어와 패치를 섞는 정도' },
+  'ask.layers_note': {
+    en: 'The mean share of attention in each block, averaged over the heads.',
+    ko: '블록마다 어텐션의 평균 비율입니다(헤드 평균).',
   },
 
   'upload.picture': { en: 'Input image', ko: '입력 이미지' },

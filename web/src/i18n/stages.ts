@@ -178,8 +178,8 @@ export default {
     ko: '쿼리는 디코더에서, 키와 값은 인코더에서 옵니다. 디코더가 원문을 참조하는 곳입니다.',
   },
   'attention.intro_cross_image': {
-    en: 'Queries come from the object queries, keys and values from the encoder. This is where each object query reads the image.',
-    ko: '쿼리는 물체 쿼리에서, 키와 값은 인코더에서 옵니다. 물체 쿼리마다 이미지를 읽는 곳입니다.',
+    en: 'Queries come from the decoder, keys and values from the encoder. This is where each position of the decoder reads the image.',
+    ko: '쿼리는 디코더에서, 키와 값은 인코더에서 옵니다. 디코더의 위치마다 이미지를 읽는 곳입니다.',
   },
   'attention.window': { en: 'The attention window is {window} tokens.', ko: '어텐션 윈도는 토큰 {window}개입니다.' },
   'attention.grouped': {

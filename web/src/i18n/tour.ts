@@ -157,6 +157,10 @@ export default {
     en: 'The decoder has one vector for each object query. Its queries attend to the encoder’s keys and values, which belong to patches of the image: this is cross-attention. Choose another object query to see which patches it reads.',
     ko: '디코더에는 물체 쿼리마다 벡터가 하나씩 있습니다. 그 쿼리가 이미지 패치에서 온 인코더의 키와 값을 참조합니다. 이것이 크로스 어텐션입니다. 다른 물체 쿼리를 고르면 어느 패치를 읽는지 볼 수 있습니다.',
   },
+  'tour.cross.caption': {
+    en: 'The decoder has generated “{answer}” token by token. For each token, its queries attend to the encoder’s keys and values, which belong to patches of the image: this is cross-attention. Choose a token to see which patches it attended to.',
+    ko: '디코더가 “{answer}”를 한 토큰씩 생성합니다. 토큰마다 디코더의 쿼리가 이미지 패치에서 온 인코더의 키와 값을 참조합니다. 이것이 크로스 어텐션입니다. 토큰을 고르면 어느 패치를 참조했는지 볼 수 있습니다.',
+  },
   'tour.head.title': { en: 'The output', ko: '출력' },
   'tour.head.translate': {
     en: 'The final-layer vector is projected to a logit for each of {vocab} tokens, and softmax turns the logits into probabilities. Change temperature, top-k and top-p to see the effect.',
@@ -190,6 +194,10 @@ export default {
   'tour.head.image': {
     en: 'One vector for the whole image is projected to a logit for each of {labels} classes. The prediction is “{answer}” with a probability of {sure}.',
     ko: '이미지 전체를 나타내는 벡터 하나로 클래스 {labels}개의 로짓을 얻습니다. 예측은 “{answer}”이고 확률은 {sure}입니다.',
+  },
+  'tour.head.ask': {
+    en: 'The vector of the first word is projected to a logit for each of {labels} answers. The prediction is “{answer}” with a probability of {sure}.',
+    ko: '첫 단어의 벡터로 답 후보 {labels}개의 로짓을 얻습니다. 예측은 “{answer}”이고 확률은 {sure}입니다.',
   },
   'tour.head.answer': {
     en: 'Each token gets two scores: one for the start of the answer, one for its end. “{answer}” has the highest total.',

@@ -43,6 +43,41 @@ export interface AnswerResponse {
   results: Answer[];
 }
 
+/** POST /ask: answer questions about images. One question may be asked about several images, and several about one image, which is encoded once. Depending on the model, the answer is one that it knows, or is generated. The score is the probability of the answer. */
+export interface AskRequest {
+  model?: string | null;
+  image?: string | null;
+  question?: string | null;
+  images?: string[] | null;
+  questions?: string[] | null;
+  top?: number;
+  truncate?: boolean;
+  max_new_tokens?: number | null;
+  min_new_tokens?: number | null;
+  num_beams?: number | null;
+  do_sample?: boolean | null;
+  temperature?: number | null;
+  top_k?: number | null;
+  top_p?: number | null;
+  min_p?: number | null;
+  seed?: number | null;
+  repetition_penalty?: number | null;
+  presence_penalty?: number | null;
+  frequency_penalty?: number | null;
+  logit_bias?: Record<string, number> | null;
+  no_repeat_ngram_size?: number | null;
+  length_penalty?: number | null;
+  length_formula?: "hf" | "fairseq" | "paper" | null;
+  early_stopping?: boolean | "never" | null;
+  stop_strings?: string | string[] | null;
+}
+
+/** The most likely answer to a question about an image. answer: its text. score: its probability. alternatives: the next most likely answers. warnings: whether the model does not know a word. */
+export interface AskResponse {
+  model: string;
+  answers: ImageAnswer[];
+}
+
 export interface AssistantMessage {
   role?: "assistant";
   content: string;
@@ -182,7 +217,7 @@ export interface ChatLogprobs {
 /** A message of a conversation. */
 export interface ChatMessage {
   role: "system" | "developer" | "user" | "assistant" | "tool";
-  content?: string | TextPart[] | null;
+  content?: string | (TextPart | ImagePart)[] | null;
   name?: string | null;
   tool_calls?: ToolCall[] | null;
   tool_call_id?: string | null;
@@ -547,6 +582,14 @@ export interface Health {
   status?: "ok";
 }
 
+/** The most likely answer to a question about an image. answer: its text. score: its probability. alternatives: the next most likely answers. warnings: whether the model does not know a word. */
+export interface ImageAnswer {
+  answer: string;
+  score: number;
+  alternatives?: ScoredAnswer[];
+  warnings?: "unknown_words"[];
+}
+
 /** How a model splits an image into patches. patch: height, width. grid: rows, columns. */
 export interface ImageInfo {
   height: number;
@@ -554,6 +597,17 @@ export interface ImageInfo {
   channels: number;
   patch: [number, number];
   grid: [number, number];
+}
+
+export interface ImagePart {
+  type: "image_url";
+  image_url: ImageUrl;
+}
+
+/** An image. url: data:image/...;base64, because remote images are not fetched. detail: low reads the image as a single tile; high and auto as the model's folder says. */
+export interface ImageUrl {
+  url: string;
+  detail?: "auto" | "low" | "high" | null;
 }
 
 /** The output is a JSON object. */
@@ -580,7 +634,7 @@ export interface LabelProbability {
 
 /** The labels of a classifier, most likely first. */
 export interface LabelsOutcome {
-  kind: "classify" | "image";
+  kind: "classify" | "image" | "ask";
   labels: LabelProbability[];
 }
 
@@ -639,7 +693,7 @@ export interface ModelInfo {
   name: string;
   family: string | null;
   architecture: "encoder-decoder" | "encoder-only" | "decoder-only" | "two-tower" | "promptable";
-  kind: "translate" | "generate" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity" | "detect" | "segment";
+  kind: "translate" | "generate" | "caption" | "ask" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity" | "detect" | "segment";
   parameters: number;
   bytes: number;
   labels: string[] | null;
@@ -827,6 +881,12 @@ export interface ScaleResidual {
   scale: number;
 }
 
+/** A possible answer. answer: its text. score: its probability. */
+export interface ScoredAnswer {
+  answer: string;
+  score: number;
+}
+
 /** A beam search as a tree. score_formula: how a finished hypothesis is scored. */
 export interface SearchInfo {
   num_beams: number;
@@ -852,7 +912,7 @@ export interface SearchNodeInfo {
   text: string;
 }
 
-/** POST /trace/search: a beam search to show as a tree. */
+/** POST /trace/search: a beam search to show as a tree, for a text or an image. */
 export interface SearchRequest {
   max_new_tokens?: number | null;
   min_new_tokens?: number | null;
@@ -873,7 +933,8 @@ export interface SearchRequest {
   early_stopping?: boolean | "never" | null;
   stop_strings?: string | string[] | null;
   model: string;
-  text: string;
+  text?: string | null;
+  image?: string | null;
   to?: string | null;
 }
 
@@ -1057,10 +1118,11 @@ export interface StepInfo {
   text: string;
 }
 
-/** POST /trace/step: the candidates for the token after `generated_ids`. */
+/** POST /trace/step: the candidates for the token after `generated_ids`, for a text or an image. */
 export interface StepRequest {
   model: string;
-  text: string;
+  text?: string | null;
+  image?: string | null;
   to?: string | null;
   generated_ids?: number[] | null;
   top?: number;
@@ -1127,7 +1189,7 @@ export interface TextFormat {
 
 /** Generated text. num_tokens: number of generated tokens. finish_reason: end, length or stop. */
 export interface TextOutcome {
-  kind: "translate" | "generate";
+  kind: "translate" | "generate" | "caption";
   text: string;
   num_tokens: number;
   finish_reason: string | null;
@@ -1184,7 +1246,7 @@ export interface TopLogprob {
 export interface TraceInfo {
   id: string;
   model: string;
-  kind: "translate" | "generate" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity" | "detect" | "segment";
+  kind: "translate" | "generate" | "caption" | "ask" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity" | "detect" | "segment";
   input: TraceInput;
   interventions: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions)[];
   sequences: TokenSequence[];
@@ -1199,7 +1261,7 @@ export interface TraceInfo {
   unread: string[];
 }
 
-/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with two towers compares an image with a text. question, context: the input of a question-answering model. points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image; by default its center. */
+/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with two towers compares an image with a text. question, context: the input of a question-answering model; a question about an image has no context. points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image; by default its center. */
 export interface TraceInput {
   text?: string;
   target?: string | number[];

@@ -12,5 +12,8 @@ export const offers = (model: ModelInfo, view: string): boolean =>
   !(view === 'change' && (model.kind === 'detect' || model.kind === 'segment')) &&
   !(view === 'heads' && model.kind === 'segment');
 
+/** Whether models of this kind generate a target from a source: a text or an image. */
+export const hasSource = (kind: Kind): boolean => kind === 'translate' || kind === 'caption';
+
 /** Whether models of this kind generate text token by token. */
-export const isGenerative = (kind: Kind): boolean => kind === 'translate' || kind === 'generate';
+export const isGenerative = (kind: Kind): boolean => hasSource(kind) || kind === 'generate';

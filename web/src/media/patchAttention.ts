@@ -6,6 +6,8 @@ import { extent, type Tensor } from '../lib/tensor';
 import { stackTitle } from '../model/stageNames';
 import { t } from '../lib/i18n.svelte';
 import { shareWindow } from './windows';
+import { gridOf } from './patches';
+import type { AttentionRow } from './AttentionThumbnails.svelte';
 import type { AttentionInfo, TraceInfo } from '../lib/types';
 
 /** The selected attention: URL parameters `look` (a layer or "roll") and `by` (a head or "mean"). */
@@ -56,6 +58,30 @@ export function attentionChoice(trace: TraceInfo): AttentionChoice {
 /** The attention of all heads of a layer from one query position, (H, S). */
 export const attentionRows = (source: Source, trace: TraceInfo, layer: number, at: number, row = 0): Promise<Tensor> =>
   source.tensor(trace.id, `${selfAttentions(trace)[layer].name}.weights`, { slice: `${row},:,${at}` });
+
+/** The attention of a query position to the patches in each layer, as thumbnails show it: the mean and every head. */
+export const thumbnailRows = (
+  source: Source,
+  trace: TraceInfo,
+  layers: AttentionInfo[],
+  at: number,
+): Promise<AttentionRow[]> =>
+  Promise.all(
+    layers.map(async (layer) => {
+      const keys = trace.sequences.find(({ name }) => name === layer.keys)!;
+      const patches = keys.kind === 'patches' ? keys : trace.sequences.find(({ kind }) => kind === 'patches')!;
+      const grid = gridOf(patches);
+      const all = await source.tensor(trace.id, `${layer.name}.weights`, { slice: `0,:,${at}` }); // (H, S)
+      const onPatches = (weights: ArrayLike<number>): Float32Array =>
+        Float32Array.from(weights).subarray(patches.prefix, patches.prefix + grid[0] * grid[1]);
+      return {
+        name: t('patch_attention.layer_n', { n: layer.layer + 1 }),
+        grid,
+        mean: onPatches(all.mean().data),
+        heads: Array.from({ length: all.shape[0] }, (_, h) => onPatches(all.of(h).data)),
+      };
+    }),
+  );
 
 /** The attention weights (S) of a query position for the selected layer and head. */
 export async function patchAttention(

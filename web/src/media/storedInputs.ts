@@ -7,7 +7,7 @@ import { session } from '../lib/session.svelte';
 
 export type Suffix = '' | '_b';
 const STORE = 'given ';
-const NO_PROMPT = { points: null, box: null, query: null, cell: null }; // places in another image
+const NO_PROMPT = { points: null, box: null, query: null, cell: null, n: null }; // places in another image
 
 /** A hash of the input as its name. */
 function named(text: string): string {
@@ -26,13 +26,13 @@ export function storeInput(input: StoredInput, suffix: Suffix = '', params: Reco
   } catch {
     // no room, or not allowed: it lives until the page is left
   }
-  router.go({ params: { [`held${suffix}`]: name, ...NO_PROMPT, ...params } });
+  router.go({ params: { [`held${suffix}`]: name, [`out${suffix}`]: null, ...NO_PROMPT, ...params } });
   session.turn++; // also where it is the same as before
 }
 
 /** Back to the model's own example. */
 export function useExample(suffix: Suffix = ''): void {
-  router.go({ params: { [`held${suffix}`]: suffix ? 'example' : null, ...NO_PROMPT } });
+  router.go({ params: { [`held${suffix}`]: suffix ? 'example' : null, [`out${suffix}`]: null, ...NO_PROMPT } });
   session.turn++;
 }
 

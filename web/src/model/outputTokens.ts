@@ -23,6 +23,7 @@ export function outputTokens(trace: TraceInfo, next: NextTokenInfo | null): Trac
       .map((word) => said(`${word.text.trim()} ${formatPercent(word.probability ?? 0)}`));
   switch (outcome.kind) {
     case 'translate':
+    case 'caption':
     case 'generate': {
       const target = trace.sequences.find((one) => one.name === 'target');
       const tokens = target
@@ -36,6 +37,7 @@ export function outputTokens(trace: TraceInfo, next: NextTokenInfo | null): Trac
       );
     case 'classify':
     case 'image':
+    case 'ask':
       return outcome.labels.slice(0, 3).map(({ label, probability }) => said(`${label} ${formatPercent(probability)}`));
     case 'answer':
       return [said(outcome.text || t('output.none'))];

@@ -13,7 +13,7 @@ export function factsOf(model: ModelInfo, trace: TraceInfo): Record<string, stri
   const self = trace.attentions.find((one) => one.stack === stack.name && one.kind === 'self');
   const said = trace.outcome;
   const answer =
-    said.kind === 'translate' || said.kind === 'generate' || said.kind === 'answer'
+    'num_tokens' in said || said.kind === 'answer'
       ? said.text
       : 'labels' in said
         ? (said.labels[0]?.label ?? '')

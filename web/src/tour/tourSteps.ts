@@ -3,7 +3,8 @@
 import { feedForward, POSITIONS, scores, waves } from '../lib/formulas';
 import type { View } from '../lib/router.svelte';
 import type { ModelInfo, StackInfo, TraceInfo } from '../lib/types';
-import { isGenerative, offers } from '../lib/types';
+import { has as hasText } from '../lib/i18n.svelte';
+import { hasSource, isGenerative, offers } from '../lib/types';
 
 export interface Step {
   name: string; // its heading is tour.NAME.title
@@ -128,7 +129,7 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
     },
     last.cross
       ? at('cross', `${last.name}.${last.layers - 1}.cross`, {
-          told: [model.kind === 'detect' ? 'cross.detect' : 'cross'],
+          told: [hasText(`tour.cross.${model.kind}`) ? `cross.${model.kind}` : 'cross'],
           points: [
             `${live('cross')} ${live('cross')}`,
             live('cross'),
@@ -138,22 +139,28 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
         })
       : null,
     at('head', 'head', {
-      told: [`head.${model.kind}`, ...(model.kind === 'embed' && able.ask ? ['head.embed.two'] : [])],
-      tex: ['translate', 'generate', 'fill', 'classify', 'image'].includes(model.kind)
-        ? `p = \\mathrm{softmax}(${scores(model.outline.head, 'x')})`
-        : null,
+      told: [
+        `head.${model.kind === 'caption' ? 'translate' : model.kind}`,
+        ...(model.kind === 'embed' && able.ask ? ['head.embed.two'] : []),
+      ],
+      tex:
+        isGenerative(model.kind) || ['fill', 'classify', 'image'].includes(model.kind)
+          ? `p = \\mathrm{softmax}(${scores(model.outline.head, 'x')})`
+          : null,
     }),
     isGenerative(model.kind)
       ? {
           name: 'decoding',
-          told: [`decoding.${model.kind}`, able.ask ? 'decoding.choose' : 'decoding.static'],
+          told: [
+            `decoding.${hasSource(model.kind) ? 'translate' : model.kind}`,
+            able.ask ? 'decoding.choose' : 'decoding.static',
+          ],
           view: 'decoding',
           words: { at: null, tab: null, n: 0 },
           points: ['[data-figure="decoding-written"]', live('decoding')],
-          tex:
-            model.kind === 'translate'
-              ? '\\hat y \\approx \\arg\\max_y \\sum_t \\log p(y_t \\mid y_{<t},\\, x)'
-              : 'y_t \\sim p(y \\mid y_{<t})',
+          tex: hasSource(model.kind)
+            ? '\\hat y \\approx \\arg\\max_y \\sum_t \\log p(y_t \\mid y_{<t},\\, x)'
+            : 'y_t \\sim p(y \\mid y_{<t})',
         }
       : null,
     able.ask && offers(model, 'change')
