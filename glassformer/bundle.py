@@ -61,8 +61,11 @@ from glassformer.families.model_files import (
 from glassformer.families.registry import families, family_of_config, family_of_spec
 from glassformer.families.sidecars import (
     IMAGE_PROCESSOR_FILE,
+    INDEX_FILE,
     JOB_FILE,
     PROCESSOR_FILE,
+    SCHEDULER_FILE,
+    SIDECARS,
     JobInfo,
     check_sentence_files,
     read_config,
@@ -111,6 +114,7 @@ class Bundle:
     config: the published `config.json` that it was loaded from. generation: its `generation_config.json`.
     job: the training job of the model. files: other JSON files of the folder, by name.
     weights: weights that tasks compute with: "own" (the model's), or quantized to "int8" or "int4".
+    parts: of a folder with several models, each with its published config.
     """
 
     model: AnyModel
@@ -122,6 +126,7 @@ class Bundle:
     files: dict[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     weights: WeightFormat = "own"
+    parts: dict[str, Bundle] = field(default_factory=dict, repr=False)
     _prepared: tuple[Any, str, nn.Module] | None = field(default=None, init=False, repr=False, compare=False)
     _images: tuple[nn.Module, Any, OrderedDict[bytes, SizedBytes]] | None = field(
         default=None, init=False, repr=False, compare=False
@@ -268,6 +273,10 @@ def load(
         raise UnsupportedError("this machine", "CUDA", hint="use the device cpu")
     if gguf_path is not None:
         return _load_gguf(gguf_path, dtype, device)
+    if (path / INDEX_FILE).is_file():
+        from glassformer.model_index import load_pipeline  # here: it loads the parts
+
+        return load_pipeline(path, dtype=dtype, device=device, mmap=mmap)
     finish_save(path)
     verify_checksums(path)
     adapter, base, described = None, path, path
@@ -293,6 +302,8 @@ def load(
     _fill(model, tensors, dtype, device, copy=not mmap)
     if (image_processor := read_image_processor(described)) is not None:
         files[IMAGE_PROCESSOR_FILE] = image_processor
+    if (described / SCHEDULER_FILE).is_file():
+        files[SCHEDULER_FILE] = read_object(described / SCHEDULER_FILE)
     generation = read_config(described / GENERATION_FILE)
     if family is not None:
         generation |= family.read_generation(Config(config, str(described / CONFIG_FILE)))
@@ -425,6 +436,10 @@ def save(
             "a model whose parts differ from its spec, e.g. with your own head",
             "save the weights with safetensors.torch.save_model, or train it with glassformer.Trainer",
         )
+    if SCHEDULER_FILE in bundle.files and (layout == "hf" or (bundle.parts and layout is dtype is None)):
+        from glassformer.model_index import save_pipeline
+
+        return save_pipeline(bundle, path)
     if bundle.family:
         family: Family | None = families()[bundle.family]
     else:
@@ -513,7 +528,7 @@ def replaced_files(path: Path) -> Iterator[Path]:
 def _existing_files(path: Path, new_files: set[str]) -> set[str]:
     """Return the files in `path` that a save replaces or removes."""
     names = {SPEC_FILE, PUBLISHED_FILE, CONFIG_FILE, GENERATION_FILE, JOB_FILE}
-    names |= {IMAGE_PROCESSOR_FILE, PROCESSOR_FILE, CHECKSUMS_FILE, *weight_files(path), *new_files}
+    names |= {*SIDECARS, PROCESSOR_FILE, CHECKSUMS_FILE, *weight_files(path), *new_files}
     if not new_files.isdisjoint(TOKENIZER_FILES):  # else a tokenizer in the folder stays
         names.update(TOKENIZER_FILES)
     for family in families().values():
@@ -537,9 +552,7 @@ def sidecar_files(bundle: Bundle) -> dict[str, Any]:
     """Return the JSON files that accompany a model in any layout: `job.json` and the image processor."""
     job = bundle.job.to_dict()
     files = {JOB_FILE: job} if job else {}
-    if IMAGE_PROCESSOR_FILE in bundle.files:
-        files[IMAGE_PROCESSOR_FILE] = bundle.files[IMAGE_PROCESSOR_FILE]
-    return files
+    return files | {name: bundle.files[name] for name in SIDECARS if name in bundle.files}
 
 
 def read_spec(path: Path) -> Any:

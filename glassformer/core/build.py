@@ -55,6 +55,11 @@ def build_model(spec: specs.ModelSpec) -> Model:
             from glassformer.core.diffusion.unet import UNet
 
             model = UNet(spec)
+        case specs.DiffusionModelSpec():
+            from glassformer.core.diffusion.model import DiffusionModel
+
+            parts: Any = {name: build_model(part) for name, part in spec.children().items()}
+            return DiffusionModel(spec, **parts)  # its parts are initialized
         case _:
             from glassformer.core.vision.build import build_image_model  # here: text models need no vision
 

@@ -19,6 +19,9 @@ from glassformer.schema import MAX_INT, describe_type, matches_type, union_membe
 JOB_FILE = "job.json"
 IMAGE_PROCESSOR_FILE = "preprocessor_config.json"  # how images are resized and normalized, as published
 PROCESSOR_FILE = "processor_config.json"
+SCHEDULER_FILE = "scheduler_config.json"  # the noise schedule and sampler of a diffusion model
+INDEX_FILE = "model_index.json"  # names the models of a folder, each in a folder of its own
+SIDECARS = (IMAGE_PROCESSOR_FILE, SCHEDULER_FILE)
 
 
 @dataclass(frozen=True, kw_only=True)

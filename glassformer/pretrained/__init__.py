@@ -24,7 +24,7 @@ REQUEST = "request.json"  # the user's recipe; the first file of a run, so it id
 LOCK = "lock"
 MODEL, BEST = "model", "best"  # the result, and during training the best so far
 AVERAGED, SNAPSHOTS = "averaged", "snapshots"  # checkpoints to average, and to inspect
-CONFIGS = ("spec.json", "config.json")  # a model folder has one of them
+CONFIGS = ("spec.json", "config.json", "model_index.json")  # a model folder has one of them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,22 +1,22 @@
-"""Draw images with the models of a diffusion pipeline: a text encoder, a denoiser and an autoencoder.
+"""Draw images from texts or classes.
 
-A folder in diffusers' layout names its parts in `model_index.json`; each is in a folder of its own, which
-`glassformer.load` reads. B images, C channels, H and W height and width, S text vectors.
+`ImageGenerator` reads prompts, gives every image its own seed and converts tensors to images; a subclass says
+how its kind of model draws a batch. B images, C channels, H and W height and width, S text tokens.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.bundle import Bundle, load, save
+from glassformer.bundle import Bundle
+from glassformer.core.inputs import TextInputs
 from glassformer.data.image_files import ImageLike, load_image
 from glassformer.diffusion import (
     SAMPLERS,
@@ -31,128 +31,98 @@ from glassformer.diffusion import (
 from glassformer.diffusion.samplers import BetaSettings
 from glassformer.errors import (
     ConflictError,
-    FileMissingError,
-    FileProblemError,
     InputTooLongError,
     InvalidValueError,
     MissingValueError,
     UnknownNameError,
-    UnsupportedError,
+    attempt,
 )
-from glassformer.families.config import read_json
-from glassformer.processors.text import check_text
-from glassformer.tokenization import Tokenizer, load_tokenizer
-from glassformer.weights.atomic_write import atomic_write, make_folder
+from glassformer.families.sidecars import SCHEDULER_FILE
+from glassformer.processors.text import check_text, require_tokenizer
+from glassformer.tasks.base import NO_CALLBACKS, Callbacks, Task, check_at_least, check_probability, chunks
 
 if TYPE_CHECKING:
     from PIL import Image
 
-INDEX_FILE, SCHEDULER_FILE = "model_index.json", "scheduler_config.json"
 MAX_STEPS, MAX_SIDE = 1000, 4096
-# the denoiser of each class of pipelines; the other classes are variants of these
-DENOISERS = {"StableDiffusionPipeline": "unet", "DiTPipeline": "transformer"}
-_VARIANTS = dict.fromkeys(
-    ("StableDiffusionImg2ImgPipeline", "StableDiffusionInpaintPipeline"), "StableDiffusionPipeline"
-)
-IGNORED = ("safety_checker", "feature_extractor", "image_encoder")  # parts that are not read
+DEFAULT_STEPS, DEFAULT_GUIDANCE = 50, 7.5  # those of diffusers
+Prompt = str | int
 
 
-@dataclass(kw_only=True)
-class DiffusionPipeline:
-    """The models that draw an image from a text or a class.
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """The images that were drawn for one prompt, and the seed of each."""
 
-    class_name: of diffusers. denoiser: predicts the noise in latents. sampler: how it is removed.
-    autoencoder: decodes latents; None: the denoiser draws pixels. text_encoder: None for classes.
-    index: the content of `model_index.json`.
+    prompt: str
+    images: tuple[Image.Image, ...]
+    seeds: tuple[int, ...]
+
+
+class ImageGenerator(Task[Prompt, Drawing]):
+    """Draw images for prompts: texts, or the names or numbers of classes.
+
+    num_images_per_prompt: images of every prompt; they have the seeds `seed`, `seed + 1`, ...
+    batch_size: images that are drawn together.
     """
 
-    class_name: str
-    denoiser: Bundle
-    sampler: SamplerSettings
-    autoencoder: Bundle | None = None
-    text_encoder: Bundle | None = None
-    tokenizer: Tokenizer | None = None
-    index: dict[str, Any] = field(default_factory=dict)
+    read_ahead = 16
 
-    @classmethod
-    def load(cls, folder: str | Path, **options: Any) -> Self:
-        """Load a folder in diffusers' layout. options: those of `glassformer.load`, e.g. device and dtype."""
-        path = Path(folder)
-        if not (path / INDEX_FILE).is_file():
-            raise FileMissingError(path / INDEX_FILE, "index of a diffusion pipeline")
-        index = read_json(path / INDEX_FILE)
-        if not isinstance(index, dict):
-            raise FileProblemError(path / INDEX_FILE, "is not a JSON object")
-        name = str(index.get("_class_name"))
-        name = _VARIANTS.get(name, name)
-        if name not in DENOISERS:
-            raise UnknownNameError("pipeline", name, DENOISERS, where=INDEX_FILE)
-        parts = {part for part, value in index.items() if isinstance(value, list) and value[:1] != [None]}
-        known = {DENOISERS[name], "vae", "text_encoder", "tokenizer", "scheduler"}
-        if unknown := sorted(parts - known - {*IGNORED}):
-            raise UnsupportedError(f"a {name}", f"the part {unknown[0]}")
-        if "text_encoder" in parts and "tokenizer" not in parts:
-            raise MissingValueError("tokenizer", f"in {path / INDEX_FILE}, for the text encoder")
+    def __init__(
+        self, bundle: Bundle, *, num_images_per_prompt: int = 1, seed: int = 0, batch_size: int = 4
+    ) -> None:
+        check_at_least("num_images_per_prompt", num_images_per_prompt)
+        check_at_least("batch_size", batch_size)
+        check_at_least("seed", seed, 0, 2**63 - num_images_per_prompt)
+        self.bundle, self.batch_size = bundle, batch_size
+        self.seeds = tuple(range(seed, seed + num_images_per_prompt))
 
-        def part(name: str) -> Bundle | None:
-            return load(path / name, **options) if name in parts else None
+    def is_single(self, inputs: Any) -> bool:
+        return isinstance(inputs, str | int)
 
-        denoiser = load(path / DENOISERS[name], **options)
-        return cls(
-            class_name=name,
-            denoiser=denoiser,
-            sampler=read_scheduler_config(read_json(path / "scheduler" / SCHEDULER_FILE)),
-            autoencoder=part("vae"),
-            text_encoder=part("text_encoder"),
-            tokenizer=load_tokenizer(path / "tokenizer") if "tokenizer" in parts else None,
-            index={key: value for key, value in index.items() if key not in IGNORED},
-        )
+    def input_name(self, input: Prompt) -> str:
+        return "prompt"
 
-    def save(self, folder: str | Path) -> Path:
-        """Write a folder that `load` and diffusers read."""
-        path = Path(folder)
-        parts = {DENOISERS[self.class_name]: self.denoiser}
-        more = {"vae": self.autoencoder, "text_encoder": self.text_encoder}
-        parts |= {name: bundle for name, bundle in more.items() if bundle is not None}
-        index = dict(self.index)
-        for name, bundle in parts.items():
-            save(bundle, path / name, layout="hf")
-        make_folder(path / "scheduler")
-        scheduler = write_scheduler_config(self.sampler)
-        index["scheduler"] = ["diffusers", scheduler["_class_name"]]
-        if self.tokenizer is not None:
-            make_folder(path / "tokenizer")
-            self.tokenizer.save(path / "tokenizer")
-        written = {"scheduler/" + SCHEDULER_FILE: scheduler, INDEX_FILE: index}
-        for name, content in written.items():
-            with atomic_write(path / name) as file:
-                file.write((json.dumps(content, indent=2) + "\n").encode())
-        return path
+    def run(self, inputs: Iterable[Prompt], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Drawing]:
+        for chunk in self.read(inputs, callbacks):
+            rows = [
+                (row, seed) for row, (_, item) in enumerate(chunk) if item is not None for seed in self.seeds
+            ]
+            images: dict[int, list[Image.Image]] = {row: [] for row in range(len(chunk))}
+            for part in chunks(rows, self.batch_size):
+                pixels = self.draw([chunk[row][1] for row, _ in part], [seed for _, seed in part], callbacks)
+                for (row, _), image in zip(part, to_images(pixels), strict=True):
+                    images[row].append(image)
+            callbacks.on_done(len(chunk))
+            for row, (prompt, item) in enumerate(chunk):
+                seeds = self.seeds if item is not None else ()
+                yield Drawing(prompt=str(prompt), images=tuple(images[row]), seeds=seeds)
 
-    @property
-    def stride(self) -> int:
-        """Pixels per row and column of the latents."""
-        return 1 if self.autoencoder is None else int(self.autoencoder.spec.stride)  # type: ignore[attr-defined]
+    @abstractmethod
+    def load(self, inputs: Iterable[Prompt]) -> Iterable[Any]:
+        """Convert prompts to what `draw` expects; return the errors of those that cannot be used."""
 
-    @property
-    def image_size(self) -> tuple[int, int]:
-        """Height and width of the images that the denoiser was trained on."""
-        height, width = self._latent_shape[1:]
-        return height * self.stride, width * self.stride
-
-    @property
-    def _latent_shape(self) -> tuple[int, int, int]:
-        channels, height, width = self.denoiser.spec.inputs()[0].example_shape(0, 0)
-        return channels, height, width
-
-    @torch.inference_mode()
+    @abstractmethod
     def draw(
+        self, prompts: Sequence[Any], seeds: Sequence[int], callbacks: Callbacks = NO_CALLBACKS
+    ) -> Tensor:
+        """Return an image (B, C, H, W) from -1 to 1 for each prompt and seed."""
+
+
+class DiffusionImageGenerator(ImageGenerator):
+    """Draw images by removing noise step by step.
+
+    guidance_scale: how strongly the images follow the prompts; 1 is without guidance.
+    image: an image to start from, with a strength from 0 to 1. mask: white where it is redrawn.
+    sampler: name of another sampler than the model's, e.g. dpmpp_2m.
+    callback: called with the index and the result of each step.
+    """
+
+    def __init__(
         self,
-        prompts: str | Sequence[str] | Sequence[int],
+        bundle: Bundle,
         *,
-        seeds: Sequence[int] | None = None,
-        num_inference_steps: int = 50,
-        guidance_scale: float = 7.5,
+        num_inference_steps: int = DEFAULT_STEPS,
+        guidance_scale: float = DEFAULT_GUIDANCE,
         negative_prompt: str = "",
         height: int | None = None,
         width: int | None = None,
@@ -161,121 +131,133 @@ class DiffusionPipeline:
         strength: float = 0.8,
         sampler: str | None = None,
         callback: Callable[[int, SamplerStep], Any] | None = None,
-    ) -> list[Image.Image]:
-        """Draw an image for each prompt, a text or the number of a class.
-
-        seeds: one for each image, by default 0, 1, ...; a seed gives the same image alone and in a batch.
-        guidance_scale: how strongly the images follow the prompts; 1 is without guidance.
-        image: an image to start from, with a strength from 0 to 1. mask: white where it is redrawn.
-        sampler: name of another sampler, e.g. dpmpp_2m. callback: called with the result of each step.
-        """
-        if not 1 <= num_inference_steps <= MAX_STEPS:
-            raise InvalidValueError("num_inference_steps", num_inference_steps, f"from 1 to {MAX_STEPS}")
-        prompts = [prompts] if isinstance(prompts, str) else prompts
-        if not prompts:
-            return []
+        **options: Any,
+    ) -> None:
+        super().__init__(bundle, **options)
+        check_at_least("num_inference_steps", num_inference_steps, 1, MAX_STEPS)
+        check_probability("strength", strength)
         if image is None and mask is not None:
             raise MissingValueError("image", "for a mask")
-        seeds = range(len(prompts)) if seeds is None else seeds
-        if len(seeds) != len(prompts):
-            raise ConflictError(("seeds", "prompts"), f"there are {len(seeds)} and {len(prompts)}")
-        device = self.denoiser.device
-        size = self._size(height, width)
-        shape = (self._latent_shape[0], size[0] // self.stride, size[1] // self.stride)
-        condition, negative = self._conditions(prompts, negative_prompt)
+        self.model: Any = bundle.model
+        self.guidance_scale, self.negative_prompt = guidance_scale, negative_prompt
+        self.size = self._size(height, width)
+        self.sampler = self._sampler(sampler, num_inference_steps)
+        latent_size = tuple(side // self.model.spec.stride for side in self.size)
+        self.latent_shape = (self.model.spec.latent_shape[0], *latent_size)
+        self.image = None if image is None else to_tensor(load_image(image), self.size, "RGB") * 2 - 1
+        self.mask = None if mask is None else to_tensor(load_image(mask), latent_size, "L").round()
+        self.strength = strength if mask is None else 1.0
+        self.callback = callback
+
+    @torch.inference_mode()
+    def draw(
+        self, prompts: Sequence[Any], seeds: Sequence[int], callbacks: Callbacks = NO_CALLBACKS
+    ) -> Tensor:
+        def after_step(index: int, step: SamplerStep) -> None:
+            callbacks.on_step()
+            if self.callback is not None:
+                self.callback(index, step)
+
+        condition, negative = self._conditions(prompts)
+        device = self.bundle.device
+        start = None if self.image is None else self.model.encode(self.image.to(device))
         latents = denoise(
-            self.denoiser.model,
-            self._sampler(sampler, num_inference_steps),
-            ImageNoise(list(seeds), shape, device),
+            self.model,
+            self.sampler,
+            ImageNoise(seeds, self.latent_shape, device),
             condition,
             negative=negative,
-            guidance_scale=guidance_scale,
-            image=None if image is None else self._encode(image, size, len(prompts)),
-            strength=strength if mask is None else 1.0,
-            mask=None if mask is None else self._mask(mask, shape[1:]),
-            callback=callback,
+            guidance_scale=self.guidance_scale,
+            image=None if start is None else start.expand(len(seeds), -1, -1, -1),
+            strength=self.strength,
+            mask=None if self.mask is None else self.mask.to(device),
+            callback=after_step,
         )
-        return self.decode(latents)
+        pixels: Tensor = self.model.decode(latents)
+        return pixels
 
-    def decode(self, latents: Tensor) -> list[Image.Image]:
-        """Return the images of latents (B, C, h, w)."""
-        from PIL import Image
+    def load(self, inputs: Iterable[Prompt]) -> Iterable[Any]:
+        return [attempt(self._read, prompt) for prompt in inputs]
 
-        pixels = latents
-        if self.autoencoder is not None:
-            model: Any = self.autoencoder.model
-            pixels = model.decode(model.unscale_latents(latents))
-        levels = ((pixels.float() / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
-        rows = levels.movedim(1, -1).cpu().numpy()
-        return [Image.fromarray(row[..., 0] if row.shape[-1] == 1 else row) for row in rows]
+    def _read(self, prompt: Prompt) -> Any:
+        """Return the token ids of a text, or the number of a class."""
+        if self.model.spec.text_encoder is not None:
+            return self._token_ids(check_text(prompt, "prompt"))
+        names, count = self.bundle.job.classes or (), self.model.spec.latents.num_classes
+        number = names.index(prompt) if prompt in names else prompt
+        number = int(number) if isinstance(number, str) and number.isdecimal() else number
+        if not isinstance(number, int) or not 0 <= number < count:
+            known = f", or its name: {', '.join(names)}" if names else ""
+            raise InvalidValueError("prompt", prompt, f"the number of a class, 0 to {count - 1}{known}")
+        return number
+
+    def _token_ids(self, text: str) -> list[int]:
+        ids, limit = require_tokenizer(self.bundle).encode(text).ids, self.model.spec.max_text_len
+        if len(ids) > limit:
+            raise InputTooLongError(len(ids), limit, hint="shorten the prompt")
+        return ids
+
+    def _conditions(self, prompts: Sequence[Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Return the fields of `LatentInputs` for the prompts, and those without a condition."""
+        if self.model.spec.text_encoder is not None:
+            negative = self._token_ids(check_text(self.negative_prompt, "negative_prompt"))
+            return self.encode_texts(prompts), self.encode_texts([negative] * len(prompts))
+        labels = torch.tensor(prompts, device=self.bundle.device)
+        return {"labels": labels}, {"labels": torch.full_like(labels, self.model.spec.latents.num_classes)}
+
+    def encode_texts(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        """Return the vectors (B, S, E) of texts, and their mask if the model hides padding."""
+        model_spec = self.model.spec
+        length, pad_id = model_spec.max_text_len, require_tokenizer(self.bundle).pad_id or 0
+        ids = torch.tensor([[*row, *[pad_id] * (length - len(row))] for row in rows])
+        mask = torch.arange(length) < torch.tensor([len(row) for row in rows])[:, None]
+        ids, mask = ids.to(self.bundle.device), mask.to(self.bundle.device)
+        if not model_spec.mask_padding:
+            return {"text": self.model.encode_text(TextInputs(ids, mask=torch.ones_like(mask)))}
+        return {"text": self.model.encode_text(TextInputs(ids, mask=mask)), "text_mask": mask}
 
     def _size(self, height: int | None, width: int | None) -> tuple[int, int]:
-        size = (height or self.image_size[0], width or self.image_size[1])
-        patch = getattr(getattr(self.denoiser.spec.inputs()[0], "patches", None), "patch_size", (1, 1))
+        model_spec = self.model.spec
+        default = [side * model_spec.stride for side in model_spec.latent_shape[-2:]]
+        size = (height or default[0], width or default[1])
+        patch = getattr(getattr(model_spec.latents, "patches", None), "patch_size", (1, 1))
         for name, side, cells in zip(("height", "width"), size, patch, strict=True):
-            multiple = self.stride * cells
+            multiple = model_spec.stride * cells
             if side % multiple or not 0 < side <= MAX_SIDE:
                 raise InvalidValueError(name, side, f"a multiple of {multiple} up to {MAX_SIDE}")
         return size
 
     def _sampler(self, name: str | None, steps: int) -> DiffusionSampler:
-        settings = self.sampler
-        if name is not None:
-            if name not in SAMPLERS:
-                raise UnknownNameError("sampler", name, SAMPLERS)
-            if issubclass(SAMPLERS[name], BetaSettings) != isinstance(settings, BetaSettings):
-                reason = "one is for flow matching, the other for a schedule of noise"
-                raise ConflictError(("sampler", "the scheduler of the model"), reason)
-            values = write_scheduler_config(settings)
-            settings = read_scheduler_config({**values, "_class_name": SAMPLERS[name].config_class})
-        return settings.sampler(steps)
-
-    def _conditions(
-        self, prompts: Sequence[str] | Sequence[int], negative: str
-    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Return the fields of `LatentInputs` for the prompts, and those without a condition."""
-        if self.text_encoder is not None:
-            texts = self.encode_text([check_text(prompt, "prompt") for prompt in prompts])
-            empty = self.encode_text([check_text(negative, "negative_prompt")])
-            return {"text": texts}, {"text": empty.expand_as(texts)}
-        classes = self.denoiser.spec.inputs()[0].num_classes  # type: ignore[attr-defined]
-        for prompt in prompts:
-            if not isinstance(prompt, int) or not 0 <= prompt < classes:
-                raise InvalidValueError("prompt", prompt, f"the number of a class, 0 to {classes - 1}")
-        labels = torch.tensor(list(prompts), device=self.denoiser.device)
-        return {"labels": labels}, {"labels": torch.full_like(labels, classes)}
-
-    def encode_text(self, texts: Sequence[str]) -> Tensor:
-        """Return the vectors (B, S, E) of texts, padded to the length of the text encoder."""
-        assert self.text_encoder is not None and self.tokenizer is not None
-        read: Any = self.text_encoder.spec.inputs()[0]
-        length, pad_id = read.position.max_len, self.tokenizer.pad_id or 0
-        rows = []
-        for encoded in self.tokenizer.encode_batch(list(texts)):
-            if len(encoded) > length:
-                raise InputTooLongError(len(encoded), length, hint="shorten the prompt")
-            rows.append([*encoded.ids, *[pad_id] * (length - len(encoded))])
-        ids = torch.tensor(rows, device=self.text_encoder.device)
-        output: Any = self.text_encoder.model(ids)
-        hidden: Tensor = output.hidden
-        return hidden
-
-    def _encode(self, image: ImageLike, size: tuple[int, int], count: int) -> Tensor:
-        """Return the latents of an image, for each of `count` rows."""
-        pixels = _to_tensor(load_image(image), size, "RGB") * 2 - 1
-        pixels = pixels.to(self.denoiser.device)
-        if self.autoencoder is not None:
-            model: Any = self.autoencoder.model
-            pixels = model.scale_latents(model.encode(pixels).latents)
-        return pixels.expand(count, -1, -1, -1)
-
-    def _mask(self, mask: ImageLike, size: tuple[int, ...]) -> Tensor:
-        white = _to_tensor(load_image(mask), (size[0], size[1]), "L")
-        return (white > 0.5).float().to(self.denoiser.device)
+        if SCHEDULER_FILE not in self.bundle.files:
+            raise MissingValueError(SCHEDULER_FILE, f"in the folder of {self.bundle.display_name}")
+        settings = read_scheduler_config(self.bundle.files[SCHEDULER_FILE])
+        return with_sampler(settings, name).sampler(steps)
 
 
-def _to_tensor(image: Image.Image, size: tuple[int, int], mode: str) -> Tensor:
-    """Return an image of this size as a tensor (1, C, H, W) from 0 to 1."""
-    resized = image.convert(mode).resize(size[::-1])
+def with_sampler(settings: SamplerSettings, name: str | None) -> SamplerSettings:
+    """Return the noise schedule of a model with another sampler; None: with its own."""
+    if name is None:
+        return settings
+    if name not in SAMPLERS:
+        raise UnknownNameError("sampler", name, SAMPLERS)
+    if issubclass(SAMPLERS[name], BetaSettings) != isinstance(settings, BetaSettings):
+        reason = "one is for flow matching, the other for a schedule of noise"
+        raise ConflictError(("sampler", "the scheduler of the model"), reason)
+    values = write_scheduler_config(settings)
+    return read_scheduler_config({**values, "_class_name": SAMPLERS[name].config_class})
+
+
+def to_images(pixels: Tensor) -> list[Image.Image]:
+    """Convert images (B, C, H, W) from -1 to 1 to PIL images."""
+    from PIL import Image
+
+    levels = ((pixels.float() / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
+    rows = levels.movedim(1, -1).cpu().numpy()
+    return [Image.fromarray(row[..., 0] if row.shape[-1] == 1 else row) for row in rows]
+
+
+def to_tensor(image: Image.Image, size: Sequence[int], mode: str) -> Tensor:
+    """Return an image of this height and width as a tensor (1, C, H, W) from 0 to 1."""
+    resized = image.convert(mode).resize((size[1], size[0]))
     pixels = torch.from_numpy(np.array(resized, np.float32) / 255)
     return (pixels[..., None] if mode == "L" else pixels).movedim(-1, 0)[None]

@@ -24,7 +24,7 @@ from glassformer.errors import GlassformerError, InvalidValueError, UnknownNameE
 from glassformer.families.config import Config
 from glassformer.families.family import Family
 from glassformer.families.registry import check_option_names, families, family_of_spec, preset_spec, presets
-from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
+from glassformer.families.sidecars import SIDECARS
 from glassformer.messages import plural
 from glassformer.training.hardware import Hardware
 from glassformer.training.recipe import ModelOptions, TrainingOptions
@@ -220,7 +220,7 @@ def with_head(bundle: Bundle, head: specs.HeadSpec) -> Bundle:
     model = build_model(replace(bundle.spec, head=head, tied=tied))  # type: ignore[type-var]
     body = {name: t for name, t in unique_state_dict(bundle.model).items() if not name.startswith("head.")}
     model.load_state_dict(body, strict=False)
-    files = {name: bundle.files[name] for name in (IMAGE_PROCESSOR_FILE,) if name in bundle.files}
+    files = {name: bundle.files[name] for name in SIDECARS if name in bundle.files}
     return replace(bundle, model=model, family=None, config={}, files=files)
 
 
@@ -364,7 +364,7 @@ def keep_fitting_weights(bundle: Bundle, spec: specs.ModelSpec) -> Bundle:
         if name in own and own[name].shape == tensor.shape
     }
     model.load_state_dict(known, strict=False)
-    files = {name: bundle.files[name] for name in (IMAGE_PROCESSOR_FILE,) if name in bundle.files}
+    files = {name: bundle.files[name] for name in SIDECARS if name in bundle.files}
     return replace(bundle, model=model, family=None, config={}, files=files)
 
 

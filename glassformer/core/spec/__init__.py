@@ -17,5 +17,6 @@ from glassformer.core.spec.image_architectures import *
 from glassformer.core.spec.image_text import *
 from glassformer.core.spec.images import *
 from glassformer.core.spec.layers import *
+from glassformer.core.spec.pipelines import *
 from glassformer.core.spec.series import *
 from glassformer.core.spec.text import *

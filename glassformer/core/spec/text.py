@@ -20,7 +20,7 @@ from glassformer.schema import Spec
 if TYPE_CHECKING:
     from glassformer.core.spec.architectures import ModelSpec
 
-Modality = Literal["text", "image", "series", "vectors", "latents"]
+Modality = Literal["text", "image", "series", "vectors", "latents", "class"]
 Output = Literal[
     "hidden states",
     "next tokens",

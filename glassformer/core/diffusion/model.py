@@ -1,0 +1,76 @@
+"""A diffusion model: the denoiser, the text encoder whose vectors it attends to, and the autoencoder.
+
+    text (B, S) --text encoder--> vectors (B, S, E) --+
+    noise (B, L, h, w) -------------------------------+--denoiser, step by step--> latents (B, L, h, w)
+    latents (B, L, h, w) --autoencoder--> images (B, C, H, W)
+
+B batch, S text tokens, E width of their vectors, L channels of the latents, C of the images.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from glassformer.core import spec as specs
+from glassformer.core.diffusion.autoencoder import Autoencoder
+from glassformer.core.inputs import LatentInputs, TextInputs
+from glassformer.core.kernels import Kernel
+from glassformer.core.model import EncoderOnly, Model
+from glassformer.core.observe import Observer, scope
+
+
+class DiffusionModel(Model):
+    """A denoiser with the models around it; the forward is that of the denoiser.
+
+    >>> import torch
+    >>> import glassformer
+    >>> from glassformer.core.build import build_model
+    >>> dit, vae = glassformer.tiny("dit").spec, glassformer.tiny("autoencoder_kl").spec
+    >>> model = build_model(specs.DiffusionModelSpec(denoiser=dit, autoencoder=vae))
+    >>> model.decode(torch.randn(1, 4, 8, 8)).shape
+    torch.Size([1, 3, 16, 16])
+    """
+
+    spec: specs.DiffusionModelSpec
+
+    def __init__(
+        self,
+        spec: specs.DiffusionModelSpec,
+        *,
+        denoiser: Model,
+        autoencoder: Autoencoder | None = None,
+        text_encoder: EncoderOnly | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.denoiser, self.autoencoder, self.text_encoder = denoiser, autoencoder, text_encoder
+
+    def tie(self) -> None:
+        """Tie the weights of each part; call again after parameters are replaced."""
+        for part in self.children():
+            part.tie()  # type: ignore[operator]
+
+    def forward(self, inputs: LatentInputs, *, kernel: Kernel = "auto", obs: Observer | None = None) -> Any:
+        """Predict the noise, or velocity, in latents."""
+        return self.denoiser(inputs, kernel=kernel, obs=scope(obs, "denoiser"))
+
+    def encode_text(
+        self, texts: Tensor | TextInputs, *, kernel: Kernel = "auto", obs: Observer | None = None
+    ) -> Tensor:
+        """Return the vectors (B, S, E) of texts (B, S)."""
+        assert self.text_encoder is not None
+        return self.text_encoder.hidden_states(texts, kernel=kernel, obs=scope(obs, "text_encoder"))[0]
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Encode images (B, C, H, W) from -1 to 1 -> latents as the denoiser reads them."""
+        if self.autoencoder is None:
+            return images
+        return self.autoencoder.scale_latents(self.autoencoder.encode(images).latents)
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Decode the denoiser's latents (B, L, h, w) -> images (B, C, H, W) from -1 to 1."""
+        if self.autoencoder is None:
+            return latents
+        return self.autoencoder.decode(self.autoencoder.unscale_latents(latents))

@@ -1,0 +1,130 @@
+"""Folders of several models in diffusers' layout: `model_index.json` names them, each is in a folder.
+
+    model_index.json  scheduler/scheduler_config.json  tokenizer/  text_encoder/  transformer/ or unet/  vae/
+
+They are loaded as one `Bundle`, whose model is a `DiffusionModel`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glassformer.core import spec
+from glassformer.core.diffusion.model import DiffusionModel
+from glassformer.errors import MissingValueError, UnknownNameError, UnsupportedError
+from glassformer.families.sidecars import INDEX_FILE, SCHEDULER_FILE, read_object
+from glassformer.tokenization import load_tokenizer
+from glassformer.weights.atomic_write import atomic_write, make_folder
+
+if TYPE_CHECKING:
+    from glassformer.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class PipelineClass:
+    """A class of pipelines in diffusers.
+
+    denoiser: its folder. text_len, mask_padding: those of `DiffusionModelSpec`.
+    variants: classes with the same parts.
+    """
+
+    denoiser: str
+    text_len: int | None = None
+    mask_padding: bool = False
+    variants: tuple[str, ...] = ()
+
+    @property
+    def folders(self) -> dict[str, str]:
+        """The folder of each part of the model."""
+        return {"denoiser": self.denoiser, "autoencoder": "vae", "text_encoder": "text_encoder"}
+
+
+CLASSES: Mapping[str, PipelineClass] = {
+    "StableDiffusionPipeline": PipelineClass(
+        "unet", variants=("StableDiffusionImg2ImgPipeline", "StableDiffusionInpaintPipeline")
+    ),
+    "DiTPipeline": PipelineClass("transformer"),
+    "PixArtAlphaPipeline": PipelineClass("transformer", text_len=120, mask_padding=True),
+}
+IGNORED = ("safety_checker", "feature_extractor", "image_encoder")  # parts that are not read
+NO_PART = (None, None)
+
+
+def load_pipeline(folder: Path, **options: Any) -> Bundle:
+    """Load a folder with a `model_index.json`. options: those of `glassformer.load`."""
+    from glassformer.bundle import Bundle, load
+
+    index = read_object(folder / INDEX_FILE)
+    name = class_name(index)
+    parts = {key for key, value in index.items() if isinstance(value, list) and tuple(value) != NO_PART}
+    folders = CLASSES[name].folders
+    if unknown := sorted(parts - {*folders.values(), "tokenizer", "scheduler", *IGNORED}):
+        raise UnsupportedError(f"a {name}", f"the part {unknown[0]}")
+    if "text_encoder" in parts and "tokenizer" not in parts:
+        raise MissingValueError("tokenizer", f"in {folder / INDEX_FILE}, for the text encoder")
+    parts |= {folders["denoiser"], "scheduler"}
+    bundles = {part: load(folder / name, **options) for part, name in folders.items() if name in parts}
+    settings: dict[str, Any] = {"text_len": CLASSES[name].text_len} if "text_encoder" in bundles else {}
+    model_spec = spec.DiffusionModelSpec(
+        **{part: bundle.spec for part, bundle in bundles.items()},  # type: ignore[arg-type]
+        **settings,
+        mask_padding=CLASSES[name].mask_padding,
+    )
+    files = {SCHEDULER_FILE: read_object(folder / "scheduler" / SCHEDULER_FILE)}
+    return Bundle(
+        model=DiffusionModel(model_spec, **{part: one.model for part, one in bundles.items()}).eval(),  # type: ignore[arg-type]
+        tokenizer=load_tokenizer(folder / "tokenizer") if "tokenizer" in parts else None,
+        config={key: value for key, value in index.items() if key not in IGNORED},
+        files=files,
+        folder=folder,
+        parts=bundles,
+    )
+
+
+def class_name(index: Mapping[str, Any]) -> str:
+    """Return the class of pipelines that an index names."""
+    name = str(index.get("_class_name"))
+    for known, row in CLASSES.items():
+        if name == known or name in row.variants:
+            return known
+    raise UnknownNameError("pipeline", name, CLASSES, where=INDEX_FILE)
+
+
+def class_of(model_spec: spec.DiffusionModelSpec) -> str:
+    """Return the class of pipelines that a model would be in diffusers, if there is one."""
+    if model_spec.autoencoder is None:
+        hint = "use the layout glassformer"
+        raise UnsupportedError("a diffusion model without an autoencoder", "the layout hf", hint=hint)
+    if isinstance(model_spec.denoiser, spec.UNetSpec):
+        return "StableDiffusionPipeline"
+    return "DiTPipeline" if model_spec.text_encoder is None else "PixArtAlphaPipeline"
+
+
+def save_pipeline(bundle: Bundle, folder: Path) -> Path:
+    """Write a folder that `load_pipeline` and diffusers read."""
+    from glassformer.bundle import Bundle, save
+
+    model: Any = bundle.model
+    name = class_name(bundle.config) if bundle.config else class_of(model.spec)
+    index: dict[str, Any] = dict(bundle.config) or {"_class_name": name, "_diffusers_version": "0.42.1"}
+    for part, path in CLASSES[name].folders.items():
+        if part in model.spec.children():
+            one = bundle.parts.get(part, Bundle(model=getattr(model, part)))
+            save(one, folder / path, layout="hf")
+            config = read_object(folder / path / "config.json")
+            library = "diffusers" if "_class_name" in config else "transformers"
+            index.setdefault(path, [library, config.get("_class_name") or config["architectures"][0]])
+    make_folder(folder / "scheduler")
+    scheduler = bundle.files[SCHEDULER_FILE]
+    index["scheduler"] = ["diffusers", scheduler["_class_name"]]
+    if bundle.tokenizer is not None:
+        make_folder(folder / "tokenizer")
+        bundle.tokenizer.save(folder / "tokenizer")
+    for path, content in {f"scheduler/{SCHEDULER_FILE}": scheduler, INDEX_FILE: index}.items():
+        with atomic_write(folder / path) as file:
+            file.write((json.dumps(content, indent=2) + "\n").encode())
+    return folder
