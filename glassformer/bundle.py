@@ -436,7 +436,9 @@ def save(
             "a model whose parts differ from its spec, e.g. with your own head",
             "save the weights with safetensors.torch.save_model, or train it with glassformer.Trainer",
         )
-    if SCHEDULER_FILE in bundle.files and (layout == "hf" or (bundle.parts and layout is dtype is None)):
+    if SCHEDULER_FILE in bundle.files and (
+        layout == "hf" or (bundle.parts and layout is None and dtype is None)
+    ):
         from glassformer.model_index import save_pipeline
 
         return save_pipeline(bundle, path)

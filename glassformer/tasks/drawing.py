@@ -139,11 +139,12 @@ class DiffusionImageGenerator(ImageGenerator):
         if image is None and mask is not None:
             raise MissingValueError("image", "for a mask")
         self.model: Any = bundle.model
+        self.spec: Any = bundle.spec
         self.guidance_scale, self.negative_prompt = guidance_scale, negative_prompt
         self.size = self._size(height, width)
         self.sampler = self._sampler(sampler, num_inference_steps)
-        latent_size = tuple(side // self.model.spec.stride for side in self.size)
-        self.latent_shape = (self.model.spec.latent_shape[0], *latent_size)
+        latent_size = tuple(side // self.spec.stride for side in self.size)
+        self.latent_shape = (self.spec.latent_shape[0], *latent_size)
         self.image = None if image is None else to_tensor(load_image(image), self.size, "RGB") * 2 - 1
         self.mask = None if mask is None else to_tensor(load_image(mask), latent_size, "L").round()
         self.strength = strength if mask is None else 1.0
@@ -181,9 +182,9 @@ class DiffusionImageGenerator(ImageGenerator):
 
     def _read(self, prompt: Prompt) -> Any:
         """Return the token ids of a text, or the number of a class."""
-        if self.model.spec.text_encoder is not None:
+        if self.spec.text_encoder is not None:
             return self._token_ids(check_text(prompt, "prompt"))
-        names, count = self.bundle.job.classes or (), self.model.spec.latents.num_classes
+        names, count = self.bundle.job.classes or (), self.spec.latents.num_classes
         number = names.index(prompt) if prompt in names else prompt
         number = int(number) if isinstance(number, str) and number.isdecimal() else number
         if not isinstance(number, int) or not 0 <= number < count:
@@ -192,37 +193,35 @@ class DiffusionImageGenerator(ImageGenerator):
         return number
 
     def _token_ids(self, text: str) -> list[int]:
-        ids, limit = require_tokenizer(self.bundle).encode(text).ids, self.model.spec.max_text_len
+        ids, limit = require_tokenizer(self.bundle).encode(text).ids, self.spec.max_text_len
         if len(ids) > limit:
             raise InputTooLongError(len(ids), limit, hint="shorten the prompt")
         return ids
 
     def _conditions(self, prompts: Sequence[Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Return the fields of `LatentInputs` for the prompts, and those without a condition."""
-        if self.model.spec.text_encoder is not None:
+        if self.spec.text_encoder is not None:
             negative = self._token_ids(check_text(self.negative_prompt, "negative_prompt"))
             return self.encode_texts(prompts), self.encode_texts([negative] * len(prompts))
         labels = torch.tensor(prompts, device=self.bundle.device)
-        return {"labels": labels}, {"labels": torch.full_like(labels, self.model.spec.latents.num_classes)}
+        return {"labels": labels}, {"labels": torch.full_like(labels, self.spec.latents.num_classes)}
 
     def encode_texts(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """Return the vectors (B, S, E) of texts, and their mask if the model hides padding."""
-        model_spec = self.model.spec
-        length, pad_id = model_spec.max_text_len, require_tokenizer(self.bundle).pad_id or 0
+        length, pad_id = self.spec.max_text_len, require_tokenizer(self.bundle).pad_id or 0
         ids = torch.tensor([[*row, *[pad_id] * (length - len(row))] for row in rows])
         mask = torch.arange(length) < torch.tensor([len(row) for row in rows])[:, None]
         ids, mask = ids.to(self.bundle.device), mask.to(self.bundle.device)
-        if not model_spec.mask_padding:
+        if not self.spec.mask_padding:
             return {"text": self.model.encode_text(TextInputs(ids, mask=torch.ones_like(mask)))}
         return {"text": self.model.encode_text(TextInputs(ids, mask=mask)), "text_mask": mask}
 
     def _size(self, height: int | None, width: int | None) -> tuple[int, int]:
-        model_spec = self.model.spec
-        default = [side * model_spec.stride for side in model_spec.latent_shape[-2:]]
+        default = [side * self.spec.stride for side in self.spec.latent_shape[-2:]]
         size = (height or default[0], width or default[1])
-        patch = getattr(getattr(model_spec.latents, "patches", None), "patch_size", (1, 1))
+        patch = getattr(getattr(self.spec.latents, "patches", None), "patch_size", (1, 1))
         for name, side, cells in zip(("height", "width"), size, patch, strict=True):
-            multiple = model_spec.stride * cells
+            multiple = self.spec.stride * cells
             if side % multiple or not 0 < side <= MAX_SIDE:
                 raise InvalidValueError(name, side, f"a multiple of {multiple} up to {MAX_SIDE}")
         return size

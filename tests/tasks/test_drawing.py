@@ -173,10 +173,10 @@ def test_images_match_dit(tmp_path: Path) -> None:
 def test_images_match_pixart(tmp_path: Path) -> None:
     """A text encoder without position table, and padding that is hidden."""
     settings: dict[str, Any] = {"num_attention_heads": 2, "attention_head_dim": 8, "in_channels": 4}
-    settings |= {"out_channels": 8, "num_layers": 2, "sample_size": 8, "patch_size": 2, "caption_channels": 12}
-    settings |= {"cross_attention_dim": 16, "norm_type": "ada_norm_single"}
+    settings |= {"out_channels": 8, "num_layers": 2, "sample_size": 8, "patch_size": 2}
+    settings |= {"caption_channels": 12, "cross_attention_dim": 16, "norm_type": "ada_norm_single"}
     settings |= {"activation_fn": "gelu-approximate", "use_additional_conditions": False}
-    words = {"<pad>": 0, "</s>": 1, "<unk>": 2, **{word: 3 + n for n, word in enumerate(" ".join(TEXTS).split())}}
+    words = {word: n for n, word in enumerate(["<pad>", "</s>", "<unk>", *" ".join(TEXTS).split()])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
