@@ -27,7 +27,7 @@ BLOCK = 1024  # rows whose distances to all others are computed at once
 def frechet_distance(generated: Tensor, real: Tensor) -> float:
     """Return the Frechet distance of two Gaussians with the means and covariances of features (N, D), (M, D).
 
-    |mean - mean'|^2 + trace(cov + cov' - 2 (cov cov')^(1/2)), with unbiased covariances (Heusel et al., 2017).
+    |mean - mean'|^2 + trace(cov + cov' - 2 (cov cov')^(1/2)), with unbiased covariances (Heusel et al.).
     It falls with the number of images, so compare it for equal numbers; above D of them, better 10 D.
 
     >>> real = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [2.0, 2.0]])
