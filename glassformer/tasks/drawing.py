@@ -139,7 +139,6 @@ class DiffusionImageGenerator(ImageGenerator):
         if image is None and mask is not None:
             raise MissingValueError("image", "for a mask")
         self.model: Any = bundle.model
-        self.spec: Any = bundle.spec
         self.guidance_scale, self.negative_prompt = guidance_scale, negative_prompt
         self.size = self._size(height, width)
         self.sampler = self._sampler(sampler, num_inference_steps)
@@ -149,6 +148,11 @@ class DiffusionImageGenerator(ImageGenerator):
         self.mask = None if mask is None else to_tensor(load_image(mask), latent_size, "L").round()
         self.strength = strength if mask is None else 1.0
         self.callback = callback
+
+    @property
+    def spec(self) -> Any:
+        """The spec of the model."""
+        return self.bundle.spec
 
     @torch.inference_mode()
     def draw(
