@@ -18,6 +18,7 @@ from torch import Tensor
 
 from glassformer.generation import search_tree
 from glassformer.generation.config import GenerationConfig
+from glassformer.generation.generators import RandomGenerator
 from glassformer.generation.logits_processors import LogitsProcessors
 from glassformer.generation.loop import Search
 from glassformer.generation.params import GenerationOutput, GenerationParams
@@ -195,7 +196,7 @@ class BeamSearch(Search):
         self,
         params: GenerationParams,
         processors: LogitsProcessors,
-        generator: torch.Generator | None,
+        generator: RandomGenerator,
         vocab_size: int,
     ) -> None:
         super().__init__(params, processors, generator)

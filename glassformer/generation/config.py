@@ -34,6 +34,7 @@ class GenerationOptions(TypedDict, total=False):
     top_p: float | None
     min_p: float | None
     seed: int | None
+    guidance_scale: float | None
     repetition_penalty: float | None
     presence_penalty: float | None
     frequency_penalty: float | None
@@ -98,6 +99,12 @@ class GenerationConfig:
         interval="[0, 1]",
     )
     seed: int | None = setting(None, "Random seed for sampling.", interval="[0, inf)", max=2**63 - 1)
+    guidance_scale: float = setting(
+        1.0,
+        "Classifier-free guidance: how strongly tokens follow the prompt rather than a negative one; 1: off.",
+        interval="[0, inf)",
+        **PYTHON,
+    )
     repetition_penalty: float = setting(
         1.0,
         "Repetition penalty; above 1 discourages repeated tokens.",
@@ -184,6 +191,11 @@ class GenerationConfig:
         """Number of batch rows per input: its beams, or its samples."""
         return self.num_beams if self.num_beams > 1 else self.num_return_sequences
 
+    @property
+    def decoder_rows(self) -> int:
+        """Number of rows per input that the decoder runs: with guidance, each row runs twice."""
+        return self.rows if self.guidance_scale == 1 else 2 * self.rows
+
 
 def _is_int(value: Any) -> bool:
     return matches_type(value, int) and value.bit_length() <= 64
@@ -249,7 +261,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "eta_cutoff": (0,),
     "encoder_repetition_penalty": (1,),
     "encoder_no_repeat_ngram_size": (0,),
-    "guidance_scale": (1,),
     "penalty_alpha": (0,),
     "token_healing": (False,),
     "begin_suppress_tokens": ([],),

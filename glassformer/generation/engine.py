@@ -17,11 +17,13 @@ from glassformer.core.inputs import Memory, ModelInputs, tensor_of
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.generation.beam_search import BeamSearch
 from glassformer.generation.config import GenerationOptions, merge_generation_config
+from glassformer.generation.generators import RandomGenerator
+from glassformer.generation.guidance import guided_prefill
 from glassformer.generation.inference_model import InferenceModel, prefill
 from glassformer.generation.logits_processors import NO_TOKEN, LogitsProcessors
 from glassformer.generation.loop import Search, TokenSearch, run_search
 from glassformer.generation.params import GenerationOutput, GenerationParams
-from glassformer.generation.prompt import Prompt
+from glassformer.generation.prompt import Prompt, pad_prompts
 from glassformer.generation.step_decoder import StepDecoder, decoder_start_ids, expand_beams
 from glassformer.inference.kv_cache import COMPACT_INTERVAL
 from glassformer.inference.memory import available_memory, cache_bytes_per_token
@@ -47,14 +49,17 @@ def generate(
     or what the encoder returned for them, as `Memory`.
     attention_mask (B, S): True for real tokens; by default, all tokens except pad_token_id.
     """
-    prompts: list[Prompt] = []
+    prompts: Sequence[Prompt] = ()
     if isinstance(input_ids, Sequence) and not isinstance(input_ids, Memory):
-        input_ids, attention_mask, prompts = _pad(input_ids, params, next(model.parameters()).device)
+        device = next(model.parameters()).device
+        input_ids, attention_mask, prompts = pad_prompts(input_ids, device, params.pad_token_id)
     tensor = tensor_of(input_ids)
     mask, lengths = attention_mask, [0] * len(tensor)
     if not tensor.is_floating_point():
         mask = tensor != params.pad_token_id if mask is None else mask
         lengths = mask.sum(1).tolist()
+    if params.seeds is not None and len(params.seeds) != len(tensor):
+        raise InvalidValueError("seeds", list(params.seeds), f"{len(tensor)} seeds, one for each input")
     starts = len(decoder_start_ids(model, params.start_ids))
     limits = [params.limit(length, starts or length) for length in lengths]
     outputs = _generate(model, input_ids, params, mask, limits, params.generator(tensor.device), prompts)
@@ -107,16 +112,19 @@ def generate_batched(
     """
     if batch_tokens < 1:
         raise InvalidValueError("batch_tokens", batch_tokens, "at least 1")
+    if params.seeds is not None:
+        raise UnsupportedError("generate_batched", "seeds of rows", hint="call generate")
     device = next(model.parameters()).device
     generator = params.generator(device)
     starts = len(decoder_start_ids(model, params.start_ids))
-    budget = batch_tokens // params.config.rows
+    budget = batch_tokens // params.config.decoder_rows
     first = 0
     for window in _windows(examples, lambda length: params.limit(length, starts or length), budget):
         outputs: list[list[GenerationOutput]] = [[] for _ in window]
         lengths, limits = [len(example) for example, _ in window], [limit for _, limit in window]
         for batch in _batches(lengths, limits, budget):
-            ids, mask, prompts = _pad([window[n][0] for n in batch], params, device)
+            padded = [Prompt.of(window[n][0]) for n in batch]
+            ids, mask, prompts = pad_prompts(padded, device, params.pad_token_id)
             own_limits = [limits[n] for n in batch]
             groups = _generate(model, ids, params, mask, own_limits, generator, prompts)
             for n, group in zip(batch, groups, strict=True):
@@ -131,23 +139,6 @@ def generate_batched(
             yield group
 
 
-def _pad(
-    examples: Sequence[Sequence[int] | Prompt], params: GenerationParams, device: torch.device
-) -> tuple[Tensor, Tensor, list[Prompt]]:
-    """Return padded ids (B, S), their mask, and the prompts if any has embeddings or position ids."""
-    lengths = [len(example) for example in examples]
-    width = max((1, *lengths))
-    ids = torch.full((len(examples), width), params.pad_token_id)
-    prompts = [Prompt.of(example) for example in examples]
-    for row, prompt in enumerate(prompts):
-        if prompt.source is not None:
-            raise UnsupportedError("generate", "prompts with a source", hint="pass the source itself")
-        ids[row, : lengths[row]] = prompt.ids
-    mask = torch.arange(width) < torch.tensor(lengths)[:, None]
-    extended = any(prompt.has_embeddings_or_positions for prompt in prompts)
-    return ids.to(device), mask.to(device), prompts if extended else []
-
-
 @torch.inference_mode()
 def _generate(
     model: nn.Module,
@@ -155,7 +146,7 @@ def _generate(
     params: GenerationParams,
     mask: Tensor | None,
     limits: list[int],
-    generator: torch.Generator | None,
+    generator: RandomGenerator,
     prompts: Sequence[Prompt],
 ) -> list[list[GenerationOutput]]:
     """Generate from one padded batch. limits: maximum number of new tokens of each row."""
@@ -175,16 +166,21 @@ def start_search(
     params: GenerationParams,
     mask: Tensor | None,
     limits: Sequence[int],
-    generator: torch.Generator | None,
+    generator: RandomGenerator,
     prompts: Sequence[Prompt] = (),
 ) -> tuple[StepDecoder, Tensor, Search]:
     """Prefill the inputs; return the decoder, the logits of the first token, and the search to run."""
     tensor = tensor_of(inputs)
     config, device = params.config, tensor.device
     check_memory(model, params, tensor, max(limits))
-    decoder, logits, most = prefill(
-        model, inputs, mask, start_ids=params.start_ids, capacity=max(limits), prompts=prompts
-    )
+    if config.guidance_scale == 1:
+        decoder, logits, most = prefill(
+            model, inputs, mask, start_ids=params.start_ids, capacity=max(limits), prompts=prompts
+        )
+    else:
+        decoder, logits, most = guided_prefill(
+            model, tensor, mask, config.guidance_scale, capacity=max(limits), prompts=prompts
+        )
     vocab_size = logits.shape[-1]
     params.check_forced_ids(vocab_size)
     row_limits = torch.tensor(limits, dtype=torch.long, device=device)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from glassformer.generation import search_tree
+from glassformer.generation.generators import RandomGenerator, RowGenerators
 from glassformer.generation.logits_processors import NEVER, NO_TOKEN, LogitsProcessors
 from glassformer.generation.params import GeneratedToken, GenerationOutput, GenerationParams
 from glassformer.generation.sampling import Choice, choose_greedy, sample, with_logprobs
@@ -44,7 +45,7 @@ class Search(ABC):
     group_size: int = 1
 
     def __init__(
-        self, params: GenerationParams, processors: LogitsProcessors, generator: torch.Generator | None
+        self, params: GenerationParams, processors: LogitsProcessors, generator: RandomGenerator
     ) -> None:
         self.params, self.config = params, params.config
         self.processors, self.generator = processors, generator
@@ -176,7 +177,7 @@ class TokenSearch(Search):
     ALTERNATIVES: ClassVar[int] = 5  # candidates of a step that a tree shows besides the chosen one
 
     def __init__(
-        self, params: GenerationParams, processors: LogitsProcessors, generator: torch.Generator | None
+        self, params: GenerationParams, processors: LogitsProcessors, generator: RandomGenerator
     ) -> None:
         super().__init__(params, processors, generator)
         self.sequences = Sequences(processors.limits.clone(), processors.eos_ids)
@@ -207,6 +208,8 @@ class TokenSearch(Search):
 
     def select(self, groups: Tensor) -> None:
         self.sequences.select(groups)
+        if isinstance(self.generator, RowGenerators):
+            self.generator.select(groups)
         self.totals = self.totals[groups]
 
     def selector(self, n: int) -> TokenSelector:

@@ -10,8 +10,15 @@ from typing import Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from glassformer.errors import InvalidValueError, MissingValueError, NonFiniteError, UnsupportedError
+from glassformer.errors import (
+    ConflictError,
+    InvalidValueError,
+    MissingValueError,
+    NonFiniteError,
+    UnsupportedError,
+)
 from glassformer.generation.config import GenerationConfig
+from glassformer.generation.generators import RandomGenerator, RowGenerators
 from glassformer.generation.search_tree import SearchTree
 from glassformer.generation.stopping_criteria import FinishReason
 
@@ -63,6 +70,8 @@ class GenerationParams:
     decode: ids to text, needed for `stop_strings`; the tokens that complete a stop string stay in `ids`.
     constraint: rule for the generated tokens; it takes precedence over forced end tokens and minimum lengths.
     top_logprobs: number of most likely tokens that are passed to `on_token` with each token.
+    seeds: one for each input, whose tokens are then sampled with its own generator on the CPU: they are the
+    same alone, in a batch and on every device.
     on_token: called with each token as soon as it is chosen, but not with end tokens.
     """
 
@@ -76,6 +85,7 @@ class GenerationParams:
     return_tree: bool = False
     constraint: TokenConstraint | None = None
     top_logprobs: int = 0
+    seeds: Sequence[int] | None = None
     on_token: Callable[[GeneratedToken], object] | None = None
 
     def __post_init__(self) -> None:
@@ -85,6 +95,8 @@ class GenerationParams:
             raise InvalidValueError("top_logprobs", self.top_logprobs, f"from 0 to {MAX_TOP_LOGPROBS}")
         if self.config.num_beams > 1 and (self.top_logprobs or self.on_token is not None):
             raise UnsupportedError("beam search", "streaming tokens", hint="set num_beams to 1")
+        if self.config.rows > 1 and self.seeds is not None:
+            raise ConflictError(("seeds", "num_return_sequences"), "a seed generates one sequence")
         if self.config.num_beams > 1 and self.constraint is not None:
             raise UnsupportedError("beam search", "structured output", hint="set num_beams to 1")
 
@@ -123,8 +135,10 @@ class GenerationParams:
             if token >= vocab_size:
                 raise InvalidValueError("logit_bias", token, expected)
 
-    def generator(self, device: torch.device) -> torch.Generator | None:
+    def generator(self, device: torch.device) -> RandomGenerator:
         """Create a random generator from the seed; None (torch's global generator) without a seed."""
+        if self.seeds is not None:
+            return RowGenerators(self.seeds)
         seed = self.config.seed
         return None if seed is None else torch.Generator(device).manual_seed(seed)
 

@@ -55,6 +55,7 @@ class Prompt:
     on after the largest
     source: what an encoder-decoder reads if it is not text, as a batch of one, e.g. an image or its memory;
     the ids are then placeholders
+    negative_ids: the prompt without its condition, (N,), for `guidance_scale`; by default its last token
 
     >>> import torch
     >>> span = EmbeddingSpan(1, torch.zeros(2, 16))
@@ -66,10 +67,12 @@ class Prompt:
     spans: tuple[EmbeddingSpan, ...] = ()
     positions: Tensor | None = None
     source: ModelInputs | Memory | None = None
+    negative_ids: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.ids.dim() != 1:
-            raise ShapeError("Prompt.ids", self.ids.shape, "(T,), one id for each position")
+        for name, ids in (("ids", self.ids), ("negative_ids", self.negative_ids)):
+            if ids is not None and ids.dim() != 1:
+                raise ShapeError(f"Prompt.{name}", ids.shape, "(T,), one id for each position")
         if self.positions is not None and self.positions.shape != self.ids.shape:
             raise ShapeError("Prompt.positions", self.positions.shape, f"that of the ids, ({len(self)},)")
         if self.positions is not None and (self.positions.is_floating_point() or (self.positions < 0).any()):
@@ -128,6 +131,10 @@ class Prompt:
         return bool(self.spans) or self.positions is not None
 
     @property
+    def has_only_ids(self) -> bool:
+        return not self.has_embeddings_or_positions and self.negative_ids is None
+
+    @property
     def next_position(self) -> int:
         """The position id of the first generated token."""
         return len(self) if self.positions is None or not len(self) else int(self.positions.max()) + 1
@@ -170,3 +177,19 @@ class Prompt:
                 break
             keys[span.offset : span.end] = [(span.key, n) for n in range(len(span.embeddings))]
         return keys if self.positions is None else [*zip(keys, self.positions.tolist(), strict=False)]
+
+
+def pad_prompts(
+    prompts: Sequence[Prompt], device: torch.device, pad_id: int = 0
+) -> tuple[Tensor, Tensor, Sequence[Prompt]]:
+    """Return padded ids (B, S), their mask, and the prompts unless all have only ids."""
+    lengths = [len(prompt) for prompt in prompts]
+    width = max((1, *lengths))
+    ids = torch.full((len(prompts), width), pad_id)
+    for row, prompt in enumerate(prompts):
+        if prompt.source is not None:
+            raise UnsupportedError("generate", "prompts with a source", hint="pass the source itself")
+        ids[row, : lengths[row]] = prompt.ids
+    mask = torch.arange(width) < torch.tensor(lengths)[:, None]
+    only_ids = all(prompt.has_only_ids for prompt in prompts)
+    return ids.to(device), mask.to(device), [] if only_ids else prompts

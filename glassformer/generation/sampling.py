@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
+from glassformer.generation.generators import RandomGenerator, exponential
 from glassformer.generation.logits_processors import NEVER, suppress, top_scores
 
 
@@ -41,11 +41,10 @@ def with_logprobs(scores: Tensor, ids: Tensor) -> Choice:
     return Choice(ids, scores.gather(1, ids[:, None])[:, 0] - log_total, scores, log_total)
 
 
-def sample(scores: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+def sample(scores: Tensor, count: int, generator: RandomGenerator) -> Tensor:
     """Sample `count` different tokens per row, (B, count), in proportion to their probabilities.
 
     Takes the top of probability / exponential noise (equivalent to Gumbel top-k): the same distribution as
     `torch.multinomial`, without a GPU synchronization.
     """
-    clocks = torch.empty_like(scores).exponential_(1, generator=generator)
-    return (scores.softmax(-1) / clocks).topk(count).indices
+    return (scores.softmax(-1) / exponential(scores, generator)).topk(count).indices

@@ -25,6 +25,7 @@ from glassformer.errors import (
     InputTooLongError,
     InvalidValueError,
     MissingValueError,
+    UnsupportedError,
     is_out_of_memory,
 )
 from glassformer.generation.inference_model import InferenceModel, max_positions
@@ -108,6 +109,8 @@ class Request:
     ) -> None:
         prompt = Prompt.of(ids)
         prompt.check(model)
+        if params.config.guidance_scale != 1 or params.seeds:
+            raise UnsupportedError("continuous batching", "guidance_scale and seeds of rows")
         has_more = prompt.has_embeddings_or_positions or prompt.source is not None
         self.prompt = prompt if has_more else None
         self.ids = tuple(prompt.ids.tolist())
