@@ -115,7 +115,8 @@ def load(
 ) -> Pipeline:
     """Load a model folder: a published one, one that `save` wrote, or a model that ships with the package.
 
-    A GGUF file of llama.cpp loads too; quantized weights become float32.
+    A GGUF file of llama.cpp loads too; quantized weights become float32. So does one safetensors file with
+    Stable Diffusion 1.x, if a folder `tokenizer` is next to it.
 
     For the folder of a training run, load the trained model, or the best so far. The model is in evaluation
     mode.

@@ -83,6 +83,7 @@ from glassformer.weights.convert import to_ours, to_theirs
 from glassformer.weights.store import (
     STEMS,
     find_gguf,
+    open_file,
     open_weights,
     pause_gc,
     save_file,
@@ -263,6 +264,8 @@ def load(
     """Load a model folder as a plain `Bundle`; see `glassformer.load`."""
     path = model_folder(pretrained.resolve_name(folder))
     gguf_path = find_gguf(path)
+    if path.is_file() and path.suffix == ".safetensors":
+        return _load_single_file(path, dtype, device, mmap)
     if path.is_file() and gguf_path is None:
         raise FileProblemError(path, "is a file", hint=f"expected a folder that holds {CONFIG_FILE}")
     if not path.exists():
@@ -368,6 +371,38 @@ def _load_gguf(path: Path, dtype: torch.dtype | str | None, device: str | torch.
         generation=generation_ids(file),
         folder=path,
         weights=weight_format(dtype),
+    )
+
+
+def _load_single_file(
+    path: Path, dtype: torch.dtype | str | None, device: str | torch.device, mmap: bool
+) -> Bundle:
+    """Load Stable Diffusion 1.x from one file; the tokenizer is next to it."""
+    from glassformer.families import single_file
+
+    weights = open_file(path)
+    model_spec = _build_or_raise(path, lambda: single_file.read_spec(weights.shapes, path))
+    with torch.device("meta"):
+        model = build_from_spec(model_spec)
+    table = single_file.weight_table(model_spec)
+    source = {name: single_file.squeeze(name, tensor) for name, tensor in weights.items()}
+    tensors = to_ours(source, table, tensor_shapes(model), where=path, config_file="the file")
+    folder = path.parent / "tokenizer"
+    tokenizer = load_tokenizer(folder if folder.is_dir() else path.parent)
+    if tokenizer is None:
+        hint = "the file has none: put CLIP's vocab.json and merges.txt, or tokenizer.json, into this folder"
+        raise FileMissingError(folder, "tokenizer", hint)
+    _fill(model, tensors, dtype, device, copy=not mmap)
+    return Bundle(
+        model=model,
+        tokenizer=tokenizer,
+        files={SCHEDULER_FILE: dict(single_file.SCHEDULER)},
+        folder=path,
+        weights=weight_format(dtype),
+        parts={
+            part: Bundle(model=getattr(model, part), family=family)
+            for part, (family, _) in single_file.PARTS.items()
+        },
     )
 
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from glassformer.core import spec
 from glassformer.core.diffusion.model import DiffusionModel
 from glassformer.errors import MissingValueError, UnknownNameError, UnsupportedError
-from glassformer.families.sidecars import INDEX_FILE, SCHEDULER_FILE, read_object
+from glassformer.families.sidecars import INDEX_FILE, SCHEDULER_FILE, read_config, read_object
 from glassformer.tokenization import load_tokenizer
+from glassformer.tokenization.folder import CONFIG as TOKENIZER_CONFIG
 from glassformer.weights.atomic_write import atomic_write, make_folder
 
 if TYPE_CHECKING:
@@ -124,6 +125,9 @@ def save_pipeline(bundle: Bundle, folder: Path) -> Path:
     if bundle.tokenizer is not None:
         make_folder(folder / "tokenizer")
         bundle.tokenizer.save(folder / "tokenizer")
+        written = read_config(folder / "tokenizer" / TOKENIZER_CONFIG)
+        tokenizer_class = written.get("tokenizer_class", "PreTrainedTokenizerFast")
+        index.setdefault("tokenizer", ["transformers", tokenizer_class])
     for path, content in {f"scheduler/{SCHEDULER_FILE}": scheduler, INDEX_FILE: index}.items():
         with atomic_write(folder / path) as file:
             file.write((json.dumps(content, indent=2) + "\n").encode())

@@ -143,6 +143,11 @@ def open_weights(folder: str | Path) -> Weights:
     raise FileMissingError(folder / WEIGHTS_FILE, "weights file")
 
 
+def open_file(path: Path) -> Weights:
+    """Open one safetensors file and check its header."""
+    return Weights([_open(path)])
+
+
 def _model_class(folder: Path) -> tuple[str, str]:
     """Return the class that a folder's config.json names, else "AutoModel", and its library."""
     try:
