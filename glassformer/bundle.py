@@ -157,8 +157,8 @@ class Bundle:
             self._prepared = model, weights, prepared
         return self._prepared[2]
 
-    def tower(self, name: Literal["image", "text"]) -> Bundle:
-        """Return one tower of a model with two towers as a bundle of its own."""
+    def tower(self, name: Literal["image", "text", "decoder"]) -> Bundle:
+        """Return one tower, or another part, of a model as a bundle of its own."""
         if name not in self.spec.children():
             raise UnsupportedError(self.display_name, "this task", hint="it needs an image and a text tower")
         model: AnyModel = getattr(self.model, name)

@@ -58,8 +58,11 @@ def build_model(spec: specs.ModelSpec) -> Model:
         case specs.DiffusionModelSpec():
             from glassformer.core.diffusion.model import DiffusionModel
 
-            parts: Any = {name: build_model(part) for name, part in spec.children().items()}
-            return DiffusionModel(spec, **parts)  # its parts are initialized
+            return DiffusionModel(spec, **_parts(spec))
+        case specs.ImageTokensModelSpec():
+            from glassformer.core.image_tokens import ImageTokensModel
+
+            return ImageTokensModel(spec, **_parts(spec))
         case _:
             from glassformer.core.vision.build import build_image_model  # here: text models need no vision
 
@@ -67,6 +70,11 @@ def build_model(spec: specs.ModelSpec) -> Model:
     if not any(parameter.is_meta for parameter in model.parameters()):
         initialize(model, spec.init)
     return model
+
+
+def _parts(spec: specs.ModelSpec) -> dict[str, Any]:
+    """Build the models that a model consists of; they are initialized."""
+    return {name: build_model(part) for name, part in spec.children().items()}
 
 
 def _decoder_class(spec: specs.EncoderDecoderSpec) -> type[EncoderDecoder]:

@@ -188,19 +188,10 @@ class DiffusionImageGenerator(ImageGenerator):
         """Return the token ids of a text, or the number of a class."""
         if self.spec.text_encoder is not None:
             return self._token_ids(check_text(prompt, "prompt"))
-        names, count = self.bundle.job.classes or (), self.spec.latents.num_classes
-        number = names.index(prompt) if prompt in names else prompt
-        number = int(number) if isinstance(number, str) and number.isdecimal() else number
-        if not isinstance(number, int) or not 0 <= number < count:
-            known = f", or its name: {', '.join(names)}" if names else ""
-            raise InvalidValueError("prompt", prompt, f"the number of a class, 0 to {count - 1}{known}")
-        return number
+        return read_class(self.bundle, prompt, self.spec.latents.num_classes)
 
     def _token_ids(self, text: str) -> list[int]:
-        ids, limit = require_tokenizer(self.bundle).encode(text).ids, self.spec.max_text_len
-        if len(ids) > limit:
-            raise InputTooLongError(len(ids), limit, hint="shorten the prompt")
-        return ids
+        return read_token_ids(self.bundle, text, self.spec.max_text_len)
 
     def _conditions(self, prompts: Sequence[Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Return the fields of `LatentInputs` for the prompts, and those without a condition."""
@@ -235,6 +226,25 @@ class DiffusionImageGenerator(ImageGenerator):
             raise MissingValueError(SCHEDULER_FILE, f"in the folder of {self.bundle.display_name}")
         settings = read_scheduler_config(self.bundle.files[SCHEDULER_FILE])
         return with_sampler(settings, name).sampler(steps)
+
+
+def read_class(bundle: Bundle, prompt: Prompt, count: int) -> int:
+    """Return the number of a class from its name or number."""
+    names = bundle.job.classes or ()
+    number = names.index(prompt) if prompt in names else prompt
+    number = int(number) if isinstance(number, str) and number.isdecimal() else number
+    if not isinstance(number, int) or not 0 <= number < count:
+        known = f", or its name: {', '.join(names)}" if names else ""
+        raise InvalidValueError("prompt", prompt, f"the number of a class, 0 to {count - 1}{known}")
+    return number
+
+
+def read_token_ids(bundle: Bundle, text: str, limit: int) -> list[int]:
+    """Return the token ids of a text; raise if they are too many."""
+    ids = require_tokenizer(bundle).encode(text).ids
+    if len(ids) > limit:
+        raise InputTooLongError(len(ids), limit, hint="shorten the prompt")
+    return ids
 
 
 def with_sampler(settings: SamplerSettings, name: str | None) -> SamplerSettings:

@@ -1,15 +1,22 @@
-"""Specs of models that draw: a denoiser with the models around it."""
+"""Specs of models that draw: a denoiser, or a decoder of image tokens, with the models around it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from glassformer.core.spec.architectures import EncoderOnlySpec, InitSpec, ModelSpec, NormalSpec
-from glassformer.core.spec.convolution import AutoencoderSpec, UNetSpec
+from glassformer.core.spec.architectures import (
+    DecoderOnlySpec,
+    EncoderOnlySpec,
+    InitSpec,
+    ModelSpec,
+    NormalSpec,
+)
+from glassformer.core.spec.convolution import AutoencoderSpec, CodebookSpec, UNetSpec
 from glassformer.core.spec.diffusion import ConditionedLatentsSpec
-from glassformer.core.spec.text import HeadSpec, InputSpec, Output
-from glassformer.errors import ConflictError, MissingValueError
+from glassformer.core.spec.text import HeadSpec, InputSpec, LanguageModelSpec, Output, TokensSpec
+from glassformer.errors import ConflictError, InvalidValueError, MissingValueError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,3 +104,94 @@ class DiffusionModelSpec(ModelSpec):
         if self.text_encoder is not None:
             return self.text_encoder.inputs()
         return (ClassLabelsSpec(num_classes=self.latents.num_classes or 0),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTokensModelSpec(ModelSpec):
+    """A model that draws an image from a text or a class, by generating the codes of an autoencoder.
+
+    A sequence is [text tokens | start of image | codes, row by row]; a class takes the place of the text. The
+    token table holds the codes first, then the start of image, then the tokens of the text or the classes,
+    so that the head, which scores the codes alone, needs no mask.
+
+    decoder: predicts the next code. autoencoder: has the codebook, and decodes codes to images.
+    num_classes: number of classes; None: for texts.
+    """
+
+    architecture = "image tokens model"
+
+    decoder: DecoderOnlySpec
+    autoencoder: AutoencoderSpec
+    num_classes: int | None = None
+    tied: tuple[Literal["head"], ...] = ()
+    init: InitSpec = field(default_factory=NormalSpec)  # of parts without one; both have their own
+
+    if not TYPE_CHECKING:
+
+        @property
+        def head(self) -> HeadSpec:
+            return self.decoder.head
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        read, head = self.decoder.input, self.decoder.head
+        if not isinstance(self.autoencoder.latents, CodebookSpec):
+            raise MissingValueError("codebook", "by an autoencoder of image tokens")
+        if not isinstance(read, TokensSpec) or not isinstance(head, LanguageModelSpec) or self.decoder.tied:
+            raise InvalidValueError("decoder", read.kind, "a decoder of tokens whose head is not tied")
+        if head.vocab_size != self.num_codes:
+            reason = f"the head scores {head.vocab_size} codes of {self.num_codes}"
+            raise ConflictError(("decoder", "autoencoder"), reason)
+        words = read.vocab_size - self.offset
+        if words < 1 or (self.num_classes is not None and words != self.num_classes):
+            expected = "codes, start of image and texts or classes"
+            raise InvalidValueError("vocab_size", read.vocab_size, expected)
+        if self.max_text_len < 1:
+            raise InvalidValueError("max_len", self.decoder.max_len, f"more than the {self.num_cells} codes")
+
+    @property
+    def num_codes(self) -> int:
+        return int(self.autoencoder.latents.num_codes)  # type: ignore[union-attr]
+
+    @property
+    def image_start_id(self) -> int:
+        """The token between the text and the codes."""
+        return self.num_codes
+
+    @property
+    def offset(self) -> int:
+        """The id of the first token of the text, or of the first class."""
+        return self.num_codes + 1
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the codes of an image."""
+        height, width = self.autoencoder.input.image_size
+        return height // self.autoencoder.stride, width // self.autoencoder.stride
+
+    @property
+    def num_cells(self) -> int:
+        """Number of codes of an image."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def max_text_len(self) -> int:
+        """Maximum number of tokens of a text."""
+        position = getattr(self.decoder.input, "position", None)
+        limit = self.decoder.max_len or getattr(position, "max_len", None) or 0
+        return limit - 1 - self.num_cells
+
+    @property
+    def yields(self) -> Output | None:
+        return "images"
+
+    def inputs(self) -> tuple[InputSpec, ...]:
+        classes = self.num_classes
+        return self.decoder.inputs() if classes is None else (ClassLabelsSpec(num_classes=classes),)
+
+    def prompt(self, ids: Sequence[int]) -> list[int]:
+        """Return what the codes of an image follow, for the tokens of a text or for one class.
+
+        Without ids, the prompt has no condition.
+        """
+        return [*(self.offset + token for token in ids), self.image_start_id]
