@@ -29,7 +29,7 @@ SIZES = frozenset(
     prediction_length projection_dim mask_dim num_targets season src_vocab_size tgt_vocab_size num_queries
     class_layers query_layers num_points box_layers stem_width widths depths strides dilations
     hidden_dim pretrained_size expansion local_conv mask_channels num_masks iou_dim iou_layers shuffle
-    image_kinds
+    image_kinds num_frames
     """.split()
 )
 POSITIVE = frozenset("eps norm_eps base factor low_freq_factor high_freq_factor".split())
@@ -38,7 +38,7 @@ NOT_NEGATIVE = frozenset(
 )
 MAX_INT = 2**31 - 1
 REQUIRED: Any = dataclasses.MISSING  # the default of a field that must be set
-LIMITS = {"channels": 2**16, "num_layers": 10_000}  # not bounded by the size of the weights file
+LIMITS = {"channels": 2**16, "num_layers": 10_000, "num_frames": 2**16}  # not bounded by the weights file
 
 
 class Spec:

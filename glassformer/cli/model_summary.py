@@ -184,7 +184,7 @@ def _stacks(model: spec.ModelSpec) -> list[tuple[str, spec.StackSpec, str, spec.
 def _describe_windows(stack: spec.StackSpec) -> str | None:
     """Describe the layers with a window in a stack whose layers differ; None if they are all drawn."""
     spatial = [stack.block_at(n).attention.spatial_window for n in range(stack.num_layers)]
-    shifted = [str(n) for n, window in enumerate(spatial) if window is not None and window.shift]
+    shifted = [str(n) for n, window in enumerate(spatial) if getattr(window, "shift", 0)]
     if shifted:
         return f"[dim]shifted windows in layers {', '.join(shifted)}[/]"
     windows = [stack.block_at(n).attention.window for n in range(stack.num_layers)]
@@ -279,7 +279,8 @@ def _block_details(at: str, stack: spec.StackSpec, summary: ModelSummary) -> dic
         causal = "causal" if stack.causal and name == "self_attn" else ""
         window = f"window {attention.window}" if attention.window else ""
         if (spatial := attention.spatial_window) is not None:
-            window = f"windows of {spatial.size} × {spatial.size}"
+            axis = getattr(spatial, "axis", None)
+            window = f"along {axis}" if axis else f"windows of {spatial.size} × {spatial.size}"  # type: ignore[union-attr]
         details[f"{name}.weights"] = ", ".join(filter(None, (causal, window))) or "every position"
         details[f"{name}.heads"] = f"{summary.kernels.get(f'{at}.{name}', 'no')} kernel"
     return details

@@ -33,7 +33,7 @@ class HeadContext(NamedTuple):
     scale: Tensor | None = None  # scale of a series
     layers: tuple[Tensor, ...] = ()  # (B, T, D) of every layer but the last, for deep supervision
     images: Tensor | None = None  # (B, C, H, W)
-    grid: tuple[int, int] | None = None  # rows and columns of the image patches, which are the last tokens
+    grid: tuple[int, ...] | None = None  # rows and columns of the image patches, which are the last tokens
     condition: Tensor | None = None  # (B, C), for adaptive norms
     states: tuple[LayerOutput, ...] = ()  # of the embedding and of each layer, for feature maps
 
@@ -164,11 +164,11 @@ def pool(x: Tensor, padding: Tensor | None, kind: str) -> Tensor:
     return mean if kind == "mean" else mean * padding.sum(1, keepdim=True).sqrt().to(x.dtype)
 
 
-def image_patches(x: Tensor, grid: tuple[int, int] | None) -> Tensor:
+def image_patches(x: Tensor, grid: tuple[int, ...] | None) -> Tensor:
     """Return the hidden states of the image patches, which are the last tokens: (B, rows * columns, D)."""
     if grid is None:
         raise MissingValueError("a grid of image patches", "by this head", hint="use an image encoder")
-    return x[:, x.shape[1] - grid[0] * grid[1] :]
+    return x[:, x.shape[1] - math.prod(grid) :]
 
 
 class LabelHead(nn.Module):

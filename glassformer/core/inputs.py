@@ -117,7 +117,7 @@ class SeriesInputs:
 class LatentInputs:
     """Noisy latents of a diffusion model, and what their noise is predicted from.
 
-    latents: (B, C, height, width)
+    latents: (B, C, height, width), or (B, C, frames, height, width) of a video
     timesteps: one time step, or one for each row (B,)
     labels: classes (B,); None: the empty label, no class
     text: vectors of a text encoder (B, S, E)

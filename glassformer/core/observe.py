@@ -9,6 +9,7 @@ Names are module paths plus the tensor's name: `decoder.blocks.3.self_attn.q`.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -20,7 +21,7 @@ from glassformer.core.kernels import PreparedMask, attention_scores, attention_w
 from glassformer.errors import InvalidValueError, UnknownNameError, UnsupportedError
 
 if TYPE_CHECKING:
-    from glassformer.core.vision.attention import WindowLayout
+    from glassformer.core.vision.attention import Layout
 
 TensorEdit = Callable[[Tensor], Tensor]
 
@@ -32,7 +33,7 @@ class AttentionContext(NamedTuple):
     bias: Tensor | None
     scale: float
     softcap: float | None = None
-    windows: WindowLayout | None = None  # the batch holds the windows of each image
+    windows: Layout | None = None  # the batch holds the windows of each image
 
 
 class Record:
@@ -134,7 +135,7 @@ class Record:
         window, place = (int(i) for i in (ids == token).nonzero()[0])
         row: Tensor = weights.view(-1, len(ids), *weights.shape[1:])[:, window, place]  # (B, T)
         real = ids[window] >= 0
-        spread = row.new_zeros(len(row), windows.grid[0] * windows.grid[1])
+        spread = row.new_zeros(len(row), math.prod(windows.grid))
         spread[:, ids[window][real]] = row[:, real]
         return spread
 
@@ -216,7 +217,7 @@ class Observer:
         """Store what is needed to recompute the matrices of an attention layer, besides q and k."""
         self.record.attention_contexts[self._prefix.rstrip(".")] = context
 
-    def record_windows(self, windows: WindowLayout) -> None:
+    def record_windows(self, windows: Layout) -> None:
         """Store that the batch of the recorded attention layer consists of windows."""
         contexts, name = self.record.attention_contexts, self._prefix.rstrip(".")
         contexts[name] = contexts[name]._replace(windows=windows)

@@ -22,7 +22,7 @@ from glassformer.core.masks import Mask
 from glassformer.core.spec import BandScalingSpec, LinearScalingSpec
 from glassformer.errors import InputTooLongError, InvalidValueError
 
-Grid = tuple[int, int]  # rows and columns of tokens
+Grid = tuple[int, ...]  # rows and columns of tokens; of a video, frames before them
 MAX_TABLE_SIZE = 2**28  # elements, one gigabyte: a computed table is not bounded by the size of a file
 
 
@@ -39,7 +39,7 @@ class PositionTerms(NamedTuple):
     """Effect of positions inside attention: a rotation of q and k by (cos, sin), or a bias on the scores.
 
     relative: the bias depends on queries and keys too, so each layer computes its own.
-    grid: rows and columns, if the tokens form a 2-D grid.
+    grid: rows and columns, if the tokens form a 2-D grid; of a video, frames before them.
     """
 
     rotary: tuple[Tensor, Tensor] | None = None  # cos, sin: (B|1, 1, T, R)

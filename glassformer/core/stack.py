@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -142,7 +142,7 @@ class Stack(nn.Module):
 
     @property
     def cross_attentions(self) -> list[MultiHeadAttention]:
-        """The cross-attention of every layer; empty if there is none."""
+        """The cross-attention of every layer that has it."""
         attentions = [cast(Block, block).cross_attn for block in self.blocks]
         return [attention for attention in attentions if attention is not None]
 
@@ -206,18 +206,21 @@ class Stack(nn.Module):
                 prepared = prepared._replace(position=positions[0], memory_position=positions[1])
             return prepared
 
-        return self._by_kind(self.cross_attentions, prepare, cache)
+        return self._by_kind([cast(Block, block).cross_attn for block in self.blocks], prepare, cache)
 
     def _by_kind(
         self,
-        attentions: list[MultiHeadAttention],
+        attentions: Sequence[MultiHeadAttention | None],
         prepare: Callable[[MultiHeadAttention], PreparedAttention],
         cache: KVCache | None,
-    ) -> list[AttentionBackend]:
-        """Return the backend of each layer; `prepare` is called once per kind of layer."""
+    ) -> list[Any]:
+        """Return the backend of each layer, if it has this attention; `prepare` is called once per kind."""
         kinds: dict[object, PreparedAttention] = {}
-        layers = []
+        layers: list[AttentionBackend | None] = []
         for n, attention in enumerate(attentions):
+            if attention is None:
+                layers.append(None)
+                continue
             if attention.kind not in kinds:
                 kinds[attention.kind] = prepare(attention)
             norm = cast(Block, self.blocks[n]).norm_self

@@ -1,7 +1,8 @@
-"""Diffusion Transformers in diffusers' layout: what DiT and PixArt share."""
+"""Diffusion Transformers in diffusers' layout: what DiT, PixArt and Latte share."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from glassformer.core import spec
@@ -31,19 +32,36 @@ def diffusion_transformer(
     text_dim: int | None = None,
     project_text: bool = True,
     position_scale: float | None = None,
+    num_frames: int | None = None,
+    crosses: bool = True,
 ) -> spec.EncoderOnlySpec:
-    """Create the spec of a denoiser; with a text it is PixArt's, else DiT's.
+    """Create the spec of a denoiser; with frames it is Latte's, with a text PixArt's, else DiT's.
 
     image_size: height and width of the latents. channels, out_channels: of the latents and of the result,
     which may have their variance too.
     text_dim: width of the text vectors. project_text: whether they are projected to d_model first.
     position_scale: by how much positions are divided; None: by one for each 64 of image_size.
+    num_frames: largest number of frames of a video: every other layer attends along time.
+    num_layers: of a video, layers along space, and as many along time.
+    crosses: whether layers attend to the text.
     """
-    text = text_dim is not None
-    modulation: spec.ModulationKind = "shared" if text else "layer"
+    text, video = text_dim is not None, num_frames is not None
+    shared = text or video
+    modulation: spec.ModulationKind = "shared" if shared else "layer"
     attention = spec.AttentionSpec(
         num_heads=num_heads, biases=("q", "k", "v", "out") if qkv_bias else ("out",)
     )
+    block = spec.BlockSpec(
+        attention=replace(attention, spatial_window=spec.AxisSpec(axis="space")) if video else attention,
+        cross_attention=attention if text and crosses else None,
+        feed_forward=spec.FeedForwardSpec(d_ff=4 * d_model, activation=activation),
+        norm=spec.AdaptiveNormSpec(eps=norm_eps, modulation=modulation)
+        if shared
+        else spec.AdaptiveNormSpec(ffn_eps=norm_eps),
+        wiring="pre",
+    )
+    over_time = replace(attention, spatial_window=spec.AxisSpec(axis="time"))
+    temporal = replace(block, attention=over_time, cross_attention=None)
     return spec.EncoderOnlySpec(
         input=spec.NoisyLatentsSpec(
             patches=spec.ImagePatchesSpec(
@@ -52,27 +70,21 @@ def diffusion_transformer(
                 channels=channels,
                 prefix=0,
                 position="sinusoidal",
-                position_scale=position_scale or (float(max(image_size // 64, 1)) if text else 1.0),
+                position_scale=position_scale or (float(max(image_size // 64, 1)) if shared else 1.0),
                 interpolate=True,
             ),
-            time=spec.TimestepSpec(divisor="half" if text else "half_minus_1"),
+            time=spec.TimestepSpec(divisor="half" if shared else "half_minus_1"),
             num_classes=num_classes,
             text_dim=text_dim,
             project_text=project_text,
             modulation=modulation,
+            num_frames=num_frames,
         ),
         encoder=spec.StackSpec(
             d_model=d_model,
-            num_layers=num_layers,
-            block=spec.BlockSpec(
-                attention=attention,
-                cross_attention=attention if text else None,
-                feed_forward=spec.FeedForwardSpec(d_ff=4 * d_model, activation=activation),
-                norm=spec.AdaptiveNormSpec(ffn_eps=norm_eps)
-                if not text
-                else spec.AdaptiveNormSpec(eps=norm_eps, modulation=modulation),
-                wiring="pre",
-            ),
+            num_layers=2 * num_layers if video else num_layers,
+            block=block,
+            pattern=(block, temporal) if video else (),
         ),
         head=spec.UnpatchifySpec(
             channels=out_channels, patch_size=(patch_size, patch_size), modulation=modulation
@@ -86,6 +98,7 @@ def _invert(model: Any) -> dict[str, Any]:
     source, patches, norm = model.input, model.input.patches, model.encoder.block.norm
     return {
         **spec_options(model),
+        "num_layers": model.encoder.num_layers // len(model.encoder.blocks),
         "image_size": patches.image_size[0],
         "patch_size": patches.patch_size[0],
         "channels": patches.channels,
@@ -95,6 +108,8 @@ def _invert(model: Any) -> dict[str, Any]:
         "text_dim": source.text_dim,
         "project_text": source.project_text,
         "position_scale": patches.position_scale,
+        "num_frames": source.num_frames,
+        "crosses": model.encoder.block.cross_attention is not None,
     }
 
 
@@ -112,7 +127,7 @@ def _read_out_channels(config: Config, options: Options) -> dict[str, Any]:
 
 
 def keys(norm_type: str, norm_eps: float) -> Keys:
-    """Return the config keys of both families."""
+    """Return the config keys that the families share."""
     return (
         Key("sample_size", "image_size", 32),
         Key("patch_size", default=2),
@@ -124,8 +139,8 @@ def keys(norm_type: str, norm_eps: float) -> Keys:
         Key("activation_fn", "activation", "gelu-approximate", values=ACTIVATIONS),
         Key("attention_bias", "qkv_bias", True),
         Key("norm_eps", default=norm_eps),
-        fixed("norm_type", norm_type),
-        fixed("norm_elementwise_affine", False),
+        fixed("norm_type", norm_type, default=norm_type),
+        fixed("norm_elementwise_affine", False, default=False),
         fixed("dropout", 0.0),
         fixed("upcast_attention", False),
     )
@@ -144,24 +159,37 @@ def denoiser_rows(
 
     pairs: further modules. modulation: names of the six vectors of a layer, here and published.
     """
-    layers, block = model.encoder.num_layers, model.encoder.block
+    kinds = ("transformer_blocks", "temporal_transformer_blocks")[: len(model.encoder.blocks)]
+    return (
+        *rename_modules(("pos_embed.proj", "embed.patches.patch"), *pairs),
+        *(
+            row
+            for n in range(model.encoder.num_layers)
+            for row in _layer_rows(model, n, f"{kinds[n % len(kinds)]}.{n // len(kinds)}", modulation)
+        ),
+    )
+
+
+def _layer_rows(
+    model: spec.EncoderOnlySpec, n: int, theirs: str, modulation: tuple[str, str]
+) -> tuple[Op, ...]:
+    """Return the rows of layer n. theirs: its published path."""
+    block, ours = model.encoder.block_at(n), f"encoder.blocks.{n}"
     attentions = ["attn1:self_attn", *["attn2:cross_attn"] * (block.cross_attention is not None)]
     modules, without_bias = dict(_FFN), dict[str, str]()
-    for theirs, ours in (names.split(":") for names in attentions):
-        named = {f"{theirs}.{a}": f"{ours}.{b}" for a, b in _ATTENTION.items()}
+    for before, after in (names.split(":") for names in attentions):
+        named = {f"{before}.{a}": f"{after}.{b}" for a, b in _ATTENTION.items()}
         biased = {a: b for a, b in named.items() if "q" in block.attention.biases or "out" in b}
         modules |= biased
         without_bias |= {a: b for a, b in named.items() if a not in biased}
-    path, ours = "transformer_blocks.{i}", "encoder.blocks.{i}"
     rows_per_vector = model.encoder.d_model if block.norm.modulation == "layer" else 1  # type: ignore[union-attr]
     vectors = Split(
-        f"{path}.{modulation[1]}",
+        f"{theirs}.{modulation[1]}",
         tuple(f"{ours}.{part}.modulation.{modulation[0]}" for part in _PARTS),
         sizes=tuple(count * rows_per_vector for count in (2, 1, 2, 1)),
     )
     return (
-        *rename_modules(("pos_embed.proj", "embed.patches.patch"), *pairs),
-        *layer_rows(path, ours, layers, modules),
-        *layer_rows(path, ours, layers, without_bias, ("weight",)),
-        *expand((vectors,), i=layers, p=("weight", "bias")),
+        *layer_rows(theirs, ours, 1, modules),
+        *layer_rows(theirs, ours, 1, without_bias, ("weight",)),
+        *expand((vectors,), p=("weight", "bias")),
     )

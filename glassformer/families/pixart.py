@@ -41,7 +41,8 @@ def _read_conditions(config: Config, options: Options) -> dict[str, Any]:
     return {}
 
 
-def _rows(model: spec.EncoderOnlySpec) -> tuple[Op, ...]:
+def rows(model: spec.EncoderOnlySpec) -> tuple[Op, ...]:
+    """Return the rows of a denoiser whose layers share the modulation."""
     time, text = "adaln_single.emb.timestep_embedder", "caption_projection"
     projection = [(f"{text}.linear_1", "embed.text.up"), (f"{text}.linear_2", "embed.text.down")]
     return (
@@ -81,5 +82,5 @@ FAMILY = Family(
         },
     },
     tiny={**TINY, "text_dim": 24},
-    rows=_rows,
+    rows=rows,
 )

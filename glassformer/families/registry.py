@@ -20,13 +20,14 @@ NAMES = tuple(
     vit deit dinov2 swin swinv2 clip siglip patchtst
     vision_encoder_decoder blip vilt llava smolvlm idefics3
     sam mobile_sam eomt maskformer mask2former yolos detr
-    dit pixart autoencoder_kl vq_model unet_2d_condition
+    dit pixart latte autoencoder_kl vq_model unet_2d_condition
     gpt2 llama mistral qwen2 qwen3 falcon palm gpt_neox gemma2 gemma3
     sentence""".split()
 )
 CLASSES_OF_DIFFUSERS = {
     "dit": "DiTTransformer2DModel",
     "pixart": "PixArtTransformer2DModel",
+    "latte": "LatteTransformer3DModel",
     "autoencoder_kl": "AutoencoderKL",
     "vq_model": "VQModel",
     "unet_2d_condition": "UNet2DConditionModel",

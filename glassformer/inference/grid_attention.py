@@ -6,8 +6,9 @@ from functools import cached_property
 
 from torch import Tensor
 
+from glassformer.core import spec as specs
 from glassformer.core.attention import AttentionBackend
-from glassformer.core.vision.attention import GridAttention, RelativeBias2d, WindowAttention
+from glassformer.core.vision.attention import GridAttention, RelativeBias2d, WindowAttention, WindowLayout
 from glassformer.inference.prepare import FusedAttention, has_triton
 
 
@@ -18,7 +19,7 @@ class FusedGridAttention(FusedAttention, GridAttention):
         self, x: Tensor, attend: AttentionBackend, *, residual: Tensor | None = None, obs: None = None
     ) -> Tensor:
         layout = attend.layout if isinstance(attend, WindowAttention) else None
-        if not self.has_kernel or layout is None or layout.padded != layout.grid:
+        if not self.has_kernel or not isinstance(layout, WindowLayout) or layout.padded != layout.grid:
             return super().forward(x, attend, residual=residual)
         from glassformer.inference.gpu.window_attention import window_attention
 
@@ -35,5 +36,5 @@ class FusedGridAttention(FusedAttention, GridAttention):
         plain = (
             plain and self.head_dim == self.value_dim <= 64 and isinstance(self.position_bias, RelativeBias2d)
         )
-        small = window is not None and window.size <= 8
+        small = isinstance(window, specs.WindowSpec) and window.size <= 8
         return plain and small and self.q_proj.weight.is_cuda and has_triton()

@@ -5,26 +5,28 @@ B images, N windows of an image, H heads, t patches of a window, T patches of th
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from glassformer.core.observe import Record
-from glassformer.core.vision.attention import WindowLayout, offset_index
+from glassformer.core.vision.attention import Layout, offset_index
 
 
-def whole_grid(x: Tensor, windows: WindowLayout) -> Tensor:
+def whole_grid(x: Tensor, windows: Layout) -> Tensor:
     """Return queries, keys, values or head outputs (B * N, H, t, K) by patch of the grid, (B, H, T, K)."""
     heads = x.shape[1]
     return windows.merge(x.transpose(1, 2).flatten(2)).unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def spread_matrix(x: Tensor, windows: WindowLayout, outside: float) -> Tensor:
+def spread_matrix(x: Tensor, windows: Layout, outside: float) -> Tensor:
     """Spread scores or weights (B * N, H, t, t) over the grid, (B, H, T, T).
 
     outside: value for pairs of patches in different windows. Keys that pad the grid are left out.
     """
     ids = windows.token_ids(x.device)  # (N, t)
-    images, tokens = x.shape[0] // len(ids), windows.grid[0] * windows.grid[1]
+    images, tokens = x.shape[0] // len(ids), math.prod(windows.grid)
     result = x.new_full((images, x.shape[1], tokens, tokens), outside)
     for matrix, own in zip(x.unflatten(0, (images, -1)).unbind(1), ids, strict=True):
         real = own >= 0
@@ -32,13 +34,13 @@ def spread_matrix(x: Tensor, windows: WindowLayout, outside: float) -> Tensor:
     return result
 
 
-def spread_row(x: Tensor, windows: WindowLayout, query: int, outside: float) -> Tensor:
+def spread_row(x: Tensor, windows: Layout, query: int, outside: float) -> Tensor:
     """Return one query's row of `spread_matrix`, (B, H, T), without building the matrix."""
     ids = windows.token_ids(x.device)
     window, place = (int(i) for i in (ids == query).nonzero()[0])
     images, own = x.shape[0] // len(ids), ids[window]
     real = own >= 0
-    result = x.new_full((images, x.shape[1], windows.grid[0] * windows.grid[1]), outside)
+    result = x.new_full((images, x.shape[1], math.prod(windows.grid)), outside)
     result[:, :, own[real]] = x.unflatten(0, (images, -1))[:, window, :, place][..., real]
     return result
 

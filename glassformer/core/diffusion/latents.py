@@ -19,6 +19,7 @@ from glassformer.core.heads import HeadContext, image_patches
 from glassformer.core.image_text import Connector
 from glassformer.core.inputs import LatentInputs, Memory
 from glassformer.core.observe import Observer, scope, tap
+from glassformer.core.positions import SinusoidalPositions
 from glassformer.core.vision.embeddings import ImageInput
 from glassformer.errors import InvalidValueError, MissingValueError, ShapeError, UnsupportedError
 
@@ -134,6 +135,7 @@ class NoisyLatentsInput(LatentConditions):
 
     patches: embedding of the latents. time, label, text: of what the noise is predicted from
     shared: computes the six vectors that all layers share, if they do
+    frames: positions of the frames of a video, which are added after the first layer
 
     >>> patches = specs.ImagePatchesSpec(image_size=(8, 8), patch_size=(2, 2), channels=4, prefix=0)
     >>> embed = NoisyLatentsInput(16, specs.NoisyLatentsSpec(patches=patches, num_classes=10))
@@ -149,10 +151,12 @@ class NoisyLatentsInput(LatentConditions):
         layers, width = specs.ConnectorSpec(activation="gelu_tanh"), spec.text_dim
         self.text = Connector(width, d_model, layers) if width and spec.project_text else None
         self.shared = Linear(d_model, NUM_SHARED * d_model) if spec.modulation == "shared" else None
+        frames = spec.num_frames
+        self.frames = frames and SinusoidalPositions(d_model, max_len=frames, layout="halves")
 
     def forward(self, inputs: LatentInputs, *, obs: Observer | None = None) -> EmbeddingOutput:
         condition, memory = self.condition(inputs, obs), self.memory(inputs)
-        embedded: EmbeddingOutput = self.patches(inputs.latents, obs=scope(obs, "patches"))
+        embedded = self._embed(inputs.latents, scope(obs, "patches"))
         if self.shared is not None:  # (B, 7 * D): the head reads the condition itself
             condition = torch.cat((self.shared(F.silu(condition)), condition), -1)
         if memory is not None and self.text is not None:
@@ -160,16 +164,38 @@ class NoisyLatentsInput(LatentConditions):
             memory = memory._replace(x=self.text(memory.x, grid, obs=scope(obs, "text")))
         return embedded._replace(condition=condition, memory=memory)
 
+    def _embed(self, latents: Tensor, obs: Observer | None) -> EmbeddingOutput:
+        """Embed the patches of an image (B, C, height, width), or of all frames (B, C, frames, ...)."""
+        if self.frames is None:
+            return self.patches(latents, obs=obs)  # type: ignore[no-any-return]
+        count = latents.shape[2]
+        images = latents.transpose(1, 2).flatten(0, 1)  # (B * frames, C, height, width)
+        embedded: EmbeddingOutput = self.patches(images, obs=obs)
+        x, places = embedded.x.unflatten(0, (-1, count)).flatten(1, 2), embedded.x.shape[1]
+        times = None
+        if count > 1:  # (1, 1, frames * places, D), for the output of the first layer
+            times = self.frames(torch.arange(count, device=x.device), last=count)
+            times = times.repeat_interleave(places, 0, output_size=x.shape[1])[None, None]
+        assert embedded.grid is not None
+        return embedded._replace(x=x, grid=(count, *embedded.grid), layer_positions=times)
+
     def _check(self, inputs: LatentInputs) -> None:
         """Raise unless latents are whole patches, and what belongs to them fits."""
-        patch = self.patches.patch_size
-        if any(side % size for side, size in zip(inputs.latents.shape[2:], patch, strict=True)):
-            raise ShapeError("latents", inputs.latents.shape, f"whole patches of {patch[0]} x {patch[1]}")
+        patch, shape = self.patches.patch_size, inputs.latents.shape
+        most = 0 if self.frames is None else self.frames.max_len
+        if len(shape) != (5 if most else 4):
+            raise ShapeError("latents", shape, f"(B, C, {'frames, ' if most else ''}height, width)")
+        if most and not 1 <= shape[2] <= most:
+            raise ShapeError("latents", shape, f"1 to {most} frames")
+        if any(side % size for side, size in zip(shape[-2:], patch, strict=True)):
+            raise ShapeError("latents", shape, f"whole patches of {patch[0]} x {patch[1]}")
         super()._check(inputs)
 
 
 class UnpatchifyHead(nn.Module):
     """Predict every latent pixel from its patch: (B, T, D) -> (B, channels, height, width).
+
+    The pixels of a video are (B, channels, frames, height, width).
 
     norm: adaptive norm. out: dense layer to the pixels of a patch; it starts as zeros
     """
@@ -192,5 +218,7 @@ class UnpatchifyHead(nn.Module):
         x = tap(obs, "norm", self.norm(image_patches(x, context.grid), context.condition))
         assert context.grid is not None
         pixels = self.out(x).unflatten(-1, (*self.patch_size, self.channels)).unflatten(1, context.grid)
-        # (B, rows, columns, patch height, patch width, C) -> (B, C, rows, patch height, columns, patch width)
-        return tap(obs, "noise", pixels.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3))
+        # (B, ..., rows, columns, patch height, patch width, C)
+        # -> (B, C, ..., rows, patch height, columns, patch width)
+        pixels = pixels.movedim(-1, 1).transpose(-3, -2)
+        return tap(obs, "noise", pixels.flatten(-2).flatten(-3, -2))

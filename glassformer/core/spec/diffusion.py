@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -72,6 +73,8 @@ class NoisyMapSpec(ConditionedLatentsSpec):
 class NoisyLatentsSpec(ConditionedLatentsSpec):
     """Patches of noisy latents (or images), with a time step and a class, a text or both as condition.
 
+    Latents of a video are patches of every frame; the sines of its frames are added after the first layer.
+
     patches: of the latents. time: embedding of the time step.
     num_classes: number of classes; one more label, the last, means no class. label_dropout: probability of
     that label in training, for classifier-free guidance.
@@ -79,11 +82,13 @@ class NoisyLatentsSpec(ConditionedLatentsSpec):
     layers project them to d_model first.
     modulation: what the adaptive norms read: the condition itself, projected by each layer, or six vectors
     that a dense layer computes from it once for all layers.
+    num_frames: largest number of frames of a video; None: the latents are those of an image.
     """
 
     patches: ImagePatchesSpec
     project_text: bool = True
     modulation: ModulationKind = "layer"
+    num_frames: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,10 +102,11 @@ class NoisyLatentsSpec(ConditionedLatentsSpec):
         return None if self.project_text else self.text_dim
 
     def example_shape(self, length: int, width: int) -> tuple[int, ...]:
-        return self.patches.example_shape(length, width)
+        channels, *sides = self.patches.example_shape(length, width)
+        return channels, *([] if self.num_frames is None else [self.num_frames]), *sides
 
     def num_tokens(self, shape: tuple[int, ...]) -> int:  # type: ignore[override]
-        return self.patches.num_tokens(shape)
+        return math.prod(shape[2:-2]) * self.patches.num_tokens((*shape[:2], *shape[-2:]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -204,6 +204,13 @@ class WindowSpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AxisSpec(Spec):
+    """Attention along one axis of a video: between the patches of a frame, or those of a place over time."""
+
+    axis: Literal["space", "time"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RelativeBias2dSpec(Spec):
     """2-D relative position bias: a trained bias on the scores per head and offset within `grid`.
 
@@ -249,7 +256,8 @@ class AttentionSpec(Spec):
     qk_norm: norm of the queries and keys of each head, before rotary positions; `CosineSpec` also replaces
     the scale.
     softcap: bound of the scaled scores s, which become softcap * tanh(s / softcap) before bias and mask.
-    spatial_window: windows of a 2-D grid, within which tokens attend; None: all tokens.
+    spatial_window: windows of a 2-D grid, or the axis of a video, within which tokens attend; None: all
+    tokens.
     position_bias: bias on the scores that belongs to this attention layer, for tokens of a 2-D grid.
     """
 
@@ -263,7 +271,7 @@ class AttentionSpec(Spec):
     dropout: float = 0.0
     qk_norm: RMSNormSpec | CosineSpec | None = None
     softcap: float | None = None
-    spatial_window: WindowSpec | None = None
+    spatial_window: WindowSpec | AxisSpec | None = None
     position_bias: PositionBiasSpec | None = None
 
     def __post_init__(self) -> None:

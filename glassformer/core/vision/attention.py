@@ -1,14 +1,16 @@
-"""Attention over a 2-D grid of tokens: windows, shifted windows and relative position biases.
+"""Attention over a grid of tokens: windows, shifted windows, axes of a video, relative position biases.
 
 `GridAttention` is multi-head attention with a bias for each offset between two cells. `WindowAttention`
 wraps its backend: it pads the grid to whole windows, attends within each window, and merges the windows;
-shifted windows connect neighboring windows of the layer before.
+shifted windows connect neighboring windows of the layer before. In a video, the windows are its frames, or
+the places of a patch over time.
 
 B batch, N windows of an image, T tokens (of a window), D d_model, H heads, K head width.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -22,13 +24,13 @@ from glassformer.core.kv_cache import KVCache
 from glassformer.core.masks import Mask
 from glassformer.core.observe import Observer
 from glassformer.core.positions import NO_TERMS, Grid, PositionTerms
-from glassformer.errors import MissingValueError
+from glassformer.errors import MissingValueError, ShapeError
 
 
 class GridAttention(MultiHeadAttention):
-    """Multi-head attention over a 2-D grid of tokens.
+    """Multi-head attention over a grid of tokens.
 
-    spatial_window: windows within which tokens attend; None: all tokens
+    spatial_window: windows, or axis of a video, within which tokens attend; None: all tokens
     position_bias: bias on the scores, by the offset of two tokens
     options: as in `MultiHeadAttention`
     """
@@ -40,7 +42,7 @@ class GridAttention(MultiHeadAttention):
         d_model: int,
         num_heads: int,
         *,
-        spatial_window: specs.WindowSpec | None = None,
+        spatial_window: specs.WindowSpec | specs.AxisSpec | None = None,
         position_bias: specs.PositionBiasSpec | None = None,
         **options: Any,
     ) -> None:
@@ -78,12 +80,13 @@ class GridAttention(MultiHeadAttention):
             raise MissingValueError("the grid of the tokens", "by attention over a 2-D grid")
         if self.spatial_window is None:
             return super().prepare(x, mask, memory, terms=terms, keys=keys, kernel=kernel)
-        layout = WindowLayout.of(terms.grid, self.spatial_window)
-        within = PositionTerms(grid=(layout.size, layout.size))
+        layout = layout_of(terms.grid, self.spatial_window)
+        within = PositionTerms(grid=layout.window)
         allowed = Mask(allowed=layout.allowed(x.shape[0], x.device))
-        sizes = (x.shape[0] * layout.num_windows, layout.size**2, layout.size**2)
+        tokens = math.prod(layout.window)
+        sizes = (x.shape[0] * layout.num_windows, tokens, tokens)
         inner = DenseAttention(self.prepare_mask(allowed, sizes, x, within, kernel), within)
-        return WindowAttention(inner, layout, self.spatial_window.pad_before_norm)
+        return WindowAttention(inner, layout, getattr(self.spatial_window, "pad_before_norm", False))
 
     def add_bias(
         self, mask: PreparedMask, terms: PositionTerms, q: Tensor, k: Tensor
@@ -103,7 +106,7 @@ class WindowAttention(NamedTuple):
     """
 
     inner: DenseAttention
-    layout: WindowLayout
+    layout: Layout
     pad_before_norm: bool = False
     fill: Tensor | None = None
 
@@ -143,6 +146,11 @@ class WindowLayout(NamedTuple):
         """Return the layout for a grid; by default windows are not shifted if one covers a side of it."""
         shifted = window.always or min(grid) > window.size
         return cls(grid, window.size, window.shift if shifted else 0)
+
+    @property
+    def window(self) -> Grid:
+        """Rows and columns of a window."""
+        return self.size, self.size
 
     @property
     def padded(self) -> Grid:
@@ -202,6 +210,61 @@ class WindowLayout(NamedTuple):
         rows, columns = self.grid
         tokens = torch.arange(1, rows * columns + 1, device=device).view(1, -1, 1)
         return self.partition(tokens).squeeze(-1) - 1
+
+
+class AxisLayout(NamedTuple):
+    """How a video is divided: into its frames, or into the places of a patch over time.
+
+    grid: frames, rows and columns
+
+    >>> layout = AxisLayout((5, 2, 3), "time")
+    >>> layout.num_windows, layout.partition(torch.zeros(2, 30, 8)).shape
+    (6, torch.Size([12, 5, 8]))
+    >>> layout.token_ids()[1].tolist()
+    [1, 7, 13, 19, 25]
+    """
+
+    grid: Grid
+    axis: str
+
+    @property
+    def window(self) -> Grid:
+        """Rows and columns of a frame, or the frames of a place."""
+        return self.grid[1:] if self.axis == "space" else self.grid[:1]
+
+    @property
+    def num_windows(self) -> int:
+        """The number of frames, or of places."""
+        return math.prod(self.grid) // math.prod(self.window)
+
+    def partition(self, x: Tensor, fill: Tensor | None = None) -> Tensor:
+        """x (B, frames * places, D) -> (B * N, T, D); `fill` is not needed."""
+        cells = x.unflatten(1, (self.grid[0], -1))  # (B, frames, places, D)
+        return (cells if self.axis == "space" else cells.transpose(1, 2)).flatten(0, 1)
+
+    def merge(self, x: Tensor) -> Tensor:
+        """(B * N, T, D) -> (B, frames * places, D); the inverse of `partition`."""
+        cells = x.unflatten(0, (-1, self.num_windows))
+        return (cells if self.axis == "space" else cells.transpose(1, 2)).flatten(1, 2)
+
+    def allowed(self, batch: int, device: torch.device) -> None:
+        """Return which tokens may attend to each other: all."""
+
+    def token_ids(self, device: torch.device | str = "cpu") -> Tensor:
+        """Return which token of the video each token is, (N, T)."""
+        return self.partition(torch.arange(math.prod(self.grid), device=device).view(1, -1, 1)).squeeze(-1)
+
+
+Layout = WindowLayout | AxisLayout
+
+
+def layout_of(grid: Grid, spec: specs.WindowSpec | specs.AxisSpec) -> Layout:
+    """Return how a grid is divided."""
+    video = isinstance(spec, specs.AxisSpec)
+    if len(grid) != 2 + video:
+        name = "frames, rows and columns" if video else "rows and columns"
+        raise ShapeError("the grid of the tokens", grid, f"{name}, for attention within {spec.kind}")
+    return AxisLayout(grid, spec.axis) if isinstance(spec, specs.AxisSpec) else WindowLayout.of(grid, spec)
 
 
 class RelativeBias2d(nn.Module):
