@@ -170,9 +170,7 @@ def denoiser_rows(
     )
 
 
-def _layer_rows(
-    model: spec.EncoderOnlySpec, n: int, theirs: str, modulation: tuple[str, str]
-) -> tuple[Op, ...]:
+def _layer_rows(model: Any, n: int, theirs: str, modulation: tuple[str, str]) -> tuple[Op, ...]:
     """Return the rows of layer n. theirs: its published path."""
     block, ours = model.encoder.block_at(n), f"encoder.blocks.{n}"
     attentions = ["attn1:self_attn", *["attn2:cross_attn"] * (block.cross_attention is not None)]
@@ -182,7 +180,7 @@ def _layer_rows(
         biased = {a: b for a, b in named.items() if "q" in block.attention.biases or "out" in b}
         modules |= biased
         without_bias |= {a: b for a, b in named.items() if a not in biased}
-    rows_per_vector = model.encoder.d_model if block.norm.modulation == "layer" else 1  # type: ignore[union-attr]
+    rows_per_vector = model.encoder.d_model if block.norm.modulation == "layer" else 1
     vectors = Split(
         f"{theirs}.{modulation[1]}",
         tuple(f"{ours}.{part}.modulation.{modulation[0]}" for part in _PARTS),

@@ -139,7 +139,7 @@ def nested_backbone_rows(backbone: Backbone) -> tuple[Op, ...]:
     ops += rename_modules(*((f"{norms}{n}", f"head.norms.{n}") for n in range(len(backbone.encoder.stages))))
     for n, stage in enumerate(backbone.encoder.stages):
         window = stage.block.attention.spatial_window
-        assert window is not None
+        assert isinstance(window, spec.WindowSpec)
         index = Constant(
             f"model.encoder.layers.{n}.blocks.{{i}}.attention.self.relative_position_index",
             value=offset_index((window.size, window.size)),

@@ -89,7 +89,7 @@ def _invert(model: Any) -> dict[str, Any]:
         "widths": tuple(stage.d_model for stage in stages),
         "depths": tuple(stage.num_layers for stage in stages),
         "heads": tuple(attention.num_heads for attention in attentions),
-        "windows": tuple(window.size for window in windows if window),
+        "windows": tuple(w.size for w in windows if isinstance(w, spec.WindowSpec)),
         "strides": model.encoder.strides,
         "d_model": model.decoder.d_model,
         "decoder_layers": model.decoder.num_layers,

@@ -151,8 +151,9 @@ class NoisyLatentsInput(LatentConditions):
         layers, width = specs.ConnectorSpec(activation="gelu_tanh"), spec.text_dim
         self.text = Connector(width, d_model, layers) if width and spec.project_text else None
         self.shared = Linear(d_model, NUM_SHARED * d_model) if spec.modulation == "shared" else None
-        frames = spec.num_frames
-        self.frames = frames and SinusoidalPositions(d_model, max_len=frames, layout="halves")
+        self.frames: SinusoidalPositions | None = None
+        if spec.num_frames is not None:
+            self.frames = SinusoidalPositions(d_model, max_len=spec.num_frames, layout="halves")
 
     def forward(self, inputs: LatentInputs, *, obs: Observer | None = None) -> EmbeddingOutput:
         condition, memory = self.condition(inputs, obs), self.memory(inputs)

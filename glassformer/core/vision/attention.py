@@ -239,12 +239,12 @@ class AxisLayout(NamedTuple):
 
     def partition(self, x: Tensor, fill: Tensor | None = None) -> Tensor:
         """x (B, frames * places, D) -> (B * N, T, D); `fill` is not needed."""
-        cells = x.unflatten(1, (self.grid[0], -1))  # (B, frames, places, D)
+        cells: Tensor = x.unflatten(1, (self.grid[0], -1))  # (B, frames, places, D)
         return (cells if self.axis == "space" else cells.transpose(1, 2)).flatten(0, 1)
 
     def merge(self, x: Tensor) -> Tensor:
         """(B * N, T, D) -> (B, frames * places, D); the inverse of `partition`."""
-        cells = x.unflatten(0, (-1, self.num_windows))
+        cells: Tensor = x.unflatten(0, (-1, self.num_windows))
         return (cells if self.axis == "space" else cells.transpose(1, 2)).flatten(1, 2)
 
     def allowed(self, batch: int, device: torch.device) -> None:
