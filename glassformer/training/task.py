@@ -43,9 +43,22 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SampleImage:
+    """A picture of a validation, e.g. a grid of images that the model draws.
+
+    name: a short word for its file name. caption: what it shows. pixels: (H, W) or (H, W, 3).
+    """
+
+    name: str
+    caption: str
+    pixels: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ValidationResult:
     """Metrics and samples of a validation.
 
+    images: pictures for the folder `samples` of the run and for its report.
     signatures: how a metric was computed, e.g. sacreBLEU's signature.
     tables: tables of metrics by name, e.g. one row per class; a row maps columns to values.
     constant: the model still gives the same answer for every example; early stopping waits for it to change.
@@ -53,6 +66,7 @@ class ValidationResult:
 
     metrics: dict[str, float]
     samples: Sequence[Sample] = ()
+    images: Sequence[SampleImage] = ()
     constant: bool = False
     signatures: dict[str, str] = field(default_factory=dict)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)

@@ -795,7 +795,9 @@ class Trainer:
             result = plan.validate(self.device)
             self.metrics = result.metrics
             samples = distinct_samples(result.samples, self.options.log_samples)
-            self.log.validation(state.step, result.metrics, samples, signatures=result.signatures)
+            self.log.validation(
+                state.step, result.metrics, samples, images=result.images, signatures=result.signatures
+            )
             name = self.metric = self._metric_name(result.metrics)
             own = torch.tensor(result.metrics[name] if self.parallel.main else 0.0, dtype=torch.float64)
             # every rank uses the value of rank 0, so that all make the same decision

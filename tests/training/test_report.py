@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 
 from glassformer.errors import FileProblemError
@@ -15,6 +18,8 @@ from glassformer.training.logging import history
 from glassformer.training.logging.history import format_line, read_history
 from glassformer.training.logging.report import write_report
 from glassformer.training.logging.run_log import RunLog, Sample, StepMetrics
+from glassformer.training.logging.sample_images import tile_images
+from glassformer.training.task import SampleImage
 
 EVIL = "<script>alert('x')</script><img src=https://example.org/x.png onerror=alert(1)>\" ' & </pre></style>"
 
@@ -128,3 +133,39 @@ def test_all_steps_of_a_long_run_are_counted_though_not_all_are_parsed(
     assert len(read_history(tmp_path).steps) < 200
     page = (tmp_path / "report.html").read_text()
     assert "step 2,001" in page and "16 min 40 s" in page
+
+
+def test_images_are_saved_as_png_and_shown_newest_first(tmp_path: Path) -> None:
+    with RunLog(tmp_path, total_steps=9, console=Console(file=io.StringIO())) as log:
+        for step in range(1, 10):
+            pixels = np.full((5, 7, 1), 20 * step, np.uint8)
+            image = SampleImage(name="drawings", caption=f"drawn <b>{step}</b>", pixels=pixels)
+            log.validation(step, {"loss": 1.0}, images=[image])
+    with Image.open(tmp_path / "samples" / "step-00000009-drawings.png") as saved:
+        assert saved.size == (7, 5) and saved.getpixel((0, 0)) == 180
+    (tmp_path / "samples" / "step-00000007-drawings.png").unlink()
+    write_report(tmp_path)
+    reader = Reader()
+    reader.feed((tmp_path / "report.html").read_text("utf-8"))
+    drawn = [(int(step), text) for step, text in re.findall(r"step (\d+): drawn <b>(\d)</b>", reader.text)]
+    assert drawn == [(9, "9"), (4, "4"), (1, "1")]
+    assert sum(attributes.get("class") == "sample" for _, attributes in reader.tags) == 3
+
+
+def test_a_report_shows_no_files_from_elsewhere(tmp_path: Path) -> None:
+    run(tmp_path / "mine")
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    content = {"metrics": {}, "images": [{"file": "../../secret.png", "caption": "c"}]}
+    with (tmp_path / "mine" / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(format_line("valid", 61, 0.0, content) + "\n")
+    (tmp_path / "mine" / "samples").mkdir()
+    write_report(tmp_path / "mine")
+    assert base64.b64encode(b"secret").decode() not in (tmp_path / "mine" / "report.html").read_text("utf-8")
+
+
+def test_tiles_keep_the_order_and_enlarge_small_images() -> None:
+    images = np.arange(3, dtype=np.uint8).reshape(3, 1, 1, 1).repeat(32, 1).repeat(32, 2)
+    grid = tile_images(images, columns=2)
+    assert grid.shape == (130, 130, 1)
+    assert [grid[y, x, 0] for y, x in ((0, 0), (63, 129), (66, 63), (129, 129))] == [0, 1, 2, 255]
+    assert (grid[64:66] == 255).all() and (grid[:, 64:66] == 255).all()

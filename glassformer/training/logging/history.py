@@ -4,7 +4,8 @@
     {"kind": "valid", "step": 12, "time": ..., "metrics": {...}, "signatures": {...}, "samples": [...]}
     {"kind": "event", "step": 12, "time": ..., "text": "..."}      or with "facts": {...}
 
-A number that is not finite is null. Each sample has "source", "expected" and "got".
+A number that is not finite is null. Each sample has "source", "expected" and "got". A validation may have
+"images", each with the "file" in the folder `samples` and a "caption".
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from glassformer.errors import FileProblemError
 from glassformer.pretrained import RECIPE
 from glassformer.training.logging.console import format_duration, format_number
 from glassformer.training.logging.history import METRICS_FILE, History, Points, number, read_history
+from glassformer.training.logging.sample_images import read_images
 from glassformer.training.task import lower_is_better
 from glassformer.weights.atomic_write import atomic_write
 
@@ -31,6 +32,7 @@ MAX_MARKERS = 50  # a curve with more points is drawn without markers
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 INK, FAINT = "#1f2933", "#cbd2d9"
 SHOWN_SAMPLES = 20
+SHOWN_IMAGE_STEPS = 4  # validations whose images are shown
 SEPARATE_FACTS = ("command", "unit", "total steps", "started at step")  # shown elsewhere in the report
 TEMPLATE = Path(__file__).with_name("report.html")
 
@@ -172,10 +174,21 @@ def _content(root: Path, history: History) -> dict[str, Any]:
         "signatures": {name: text for line in signatures for name, text in line.items()},
         "sampled_step": sampled.get("step"),
         "samples": sampled.get("samples", [])[:SHOWN_SAMPLES],
+        "images": list(_images(root, history)),
         "run": list(_run_facts(history, facts)),
         "recipe": (root / RECIPE).read_text("utf-8", errors="replace") if (root / RECIPE).is_file() else "",
         "messages": [event for event in history.events if "text" in event],
     }
+
+
+def _images(root: Path, history: History) -> Iterable[tuple[int, list[tuple[str, str]]]]:
+    """Yield the step and the images, captions and base64, of validations from the last to the first."""
+    drawn = [line for line in reversed(history.validations) if line.get("images")]
+    spread = min(SHOWN_IMAGE_STEPS, len(drawn))
+    for n in range(spread):
+        line = drawn[n * (len(drawn) - 1) // max(1, spread - 1)]
+        pictures = read_images(root, line["images"])
+        yield line["step"], [(caption, base64.b64encode(data).decode()) for caption, data in pictures]
 
 
 def _best(name: str, values: Points) -> tuple[float, float]:

@@ -26,7 +26,8 @@ from glassformer.messages import quantity
 from glassformer.metrics.text import perplexity
 from glassformer.training.logging.console import Display, format_duration, format_number, single_line
 from glassformer.training.logging.history import METRICS_FILE, Kind, format_line, truncate_history
-from glassformer.training.task import Sample
+from glassformer.training.logging.sample_images import write_images
+from glassformer.training.task import Sample, SampleImage
 
 LINE_INTERVAL = (10.0, 60.0)  # minimum and maximum seconds between two lines
 SPEED_WINDOW = 20.0  # seconds over which speed is smoothed
@@ -68,7 +69,7 @@ class RunLog:
         main: bool = True,
         tensorboard: bool = True,
     ) -> None:
-        root = Path(folder)
+        root = self._root = Path(folder)
         self._total, self._unit, self._every, self._peak = total_steps, unit, every, peak_flops
         self._main = main
         self._step = from_step
@@ -147,6 +148,7 @@ class RunLog:
         metrics: Mapping[str, float],
         samples: Sequence[Sample] = (),
         *,
+        images: Sequence[SampleImage] = (),
         signatures: Mapping[str, str] | None = None,
     ) -> None:
         """Log a validation. signatures: strings that say how a metric was computed, as in sacreBLEU."""
@@ -155,7 +157,12 @@ class RunLog:
         signatures = signatures or {}
         listed_samples = [asdict(sample) for sample in samples]
         content = {"metrics": metrics, "signatures": signatures, "samples": listed_samples}
-        self._record("valid", step, content)
+        try:
+            pictures = write_images(self._root, step, images)
+        except (GlassformerError, OSError) as error:
+            self._message(f"the sample images are lost: {error}")
+            pictures = []
+        self._record("valid", step, content | ({"images": pictures} if pictures else {}))
         self._tensorboard.write_scalars(step, {f"valid/{name}": value for name, value in metrics.items()})
         listed = ", ".join(f"{name} {format_number(value)}" for name, value in metrics.items())
         self._message(f"step {step:,} of {self._total:,}  validation: {listed}")
