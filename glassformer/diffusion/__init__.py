@@ -1,6 +1,6 @@
 """Diffusion without a model: noise schedules, samplers, guidance and the denoising loop."""
 
-from glassformer.diffusion.loop import ImageNoise, denoise
+from glassformer.diffusion.loop import ImageNoise, denoise, denoising_steps
 from glassformer.diffusion.samplers import (
     DDIM,
     DDPM,
@@ -28,6 +28,7 @@ __all__ = [
     "SamplerStep",
     "ImageNoise",
     "denoise",
+    "denoising_steps",
     "read_scheduler_config",
     "write_scheduler_config",
 ]

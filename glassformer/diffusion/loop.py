@@ -8,9 +8,9 @@ B images, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -50,19 +50,24 @@ class ImageNoise:
         return noise.to(self.device, non_blocking=True)
 
 
-@torch.no_grad()
+class DenoisingOptions(TypedDict, total=False):
+    """Options of `denoise` besides the condition."""
+
+    negative: Condition | None
+    guidance_scale: float
+    image: Tensor | None
+    strength: float
+    mask: Tensor | None
+
+
 def denoise(
     model: Denoiser,
     sampler: DiffusionSampler,
     noise: ImageNoise,
     condition: Condition = EMPTY,
     *,
-    negative: Condition | None = None,
-    guidance_scale: float = 1.0,
-    image: Tensor | None = None,
-    strength: float = 1.0,
-    mask: Tensor | None = None,
     callback: Callable[[int, SamplerStep], Any] | None = None,
+    **options: Unpack[DenoisingOptions],
 ) -> Tensor:
     """Return clean samples, (B, C, ...).
 
@@ -77,6 +82,26 @@ def denoise(
     >>> denoise(denoiser, DDIM().sampler(4), noise, {"labels": torch.tensor([3, 7])}).shape
     torch.Size([2, 4, 8, 8])
     """
+    for index, step in denoising_steps(model, sampler, noise, condition, **options):
+        if callback is not None:
+            callback(index, step)
+    return step.prev_sample  # a sampler has at least one step
+
+
+@torch.no_grad()
+def denoising_steps(
+    model: Denoiser,
+    sampler: DiffusionSampler,
+    noise: ImageNoise,
+    condition: Condition = EMPTY,
+    *,
+    negative: Condition | None = None,
+    guidance_scale: float = 1.0,
+    image: Tensor | None = None,
+    strength: float = 1.0,
+    mask: Tensor | None = None,
+) -> Iterator[tuple[int, SamplerStep]]:
+    """Yield the index and the result of each step of `denoise`; a step runs when it is asked for."""
     if mask is not None and image is None:
         raise MissingValueError("image", "for a mask")
     predict = _guide(model, condition, negative, guidance_scale)
@@ -94,11 +119,9 @@ def denoise(
         x, clean = sampler.step(output, index, x, new_noise, clean)
         if mask is not None and image is not None:
             x = mask * x + (1 - mask) * sampler.add_noise(image, initial, index + 1)
-        if callback is not None:
-            callback(index, SamplerStep(x, clean))
+        yield index, SamplerStep(x, clean)
     if not x.isfinite().all():
         raise NonFiniteError("the denoised sample", "try float32 or a smaller guidance_scale")
-    return x
 
 
 def _guide(

@@ -24,10 +24,11 @@ from glassformer.diffusion import (
     ImageNoise,
     SamplerSettings,
     SamplerStep,
-    denoise,
+    denoising_steps,
     read_scheduler_config,
     write_scheduler_config,
 )
+from glassformer.diffusion.loop import Denoiser
 from glassformer.diffusion.samplers import BetaSettings
 from glassformer.errors import (
     ConflictError,
@@ -158,16 +159,22 @@ class DiffusionImageGenerator(ImageGenerator):
     def draw(
         self, prompts: Sequence[Any], seeds: Sequence[int], callbacks: Callbacks = NO_CALLBACKS
     ) -> Tensor:
-        def after_step(index: int, step: SamplerStep) -> None:
+        for index, step in self.steps(self.model, prompts, seeds):
             callbacks.on_step()
             if self.callback is not None:
                 self.callback(index, step)
+        pixels: Tensor = self.model.decode(step.prev_sample)
+        return pixels
 
-        condition, negative = self._conditions(prompts)
+    def steps(
+        self, model: Denoiser, prompts: Sequence[Any], seeds: Sequence[int]
+    ) -> Iterator[tuple[int, SamplerStep]]:
+        """Return the denoising steps of `draw`, by the model or one that edits what it does."""
+        condition, negative = self.conditions(prompts)
         device = self.bundle.device
         start = None if self.image is None else self.model.encode(self.image.to(device))
-        latents = denoise(
-            self.model,
+        return denoising_steps(
+            model,
             self.sampler,
             ImageNoise(seeds, self.latent_shape, device),
             condition,
@@ -176,10 +183,7 @@ class DiffusionImageGenerator(ImageGenerator):
             image=None if start is None else start.expand(len(seeds), -1, -1, -1),
             strength=self.strength,
             mask=None if self.mask is None else self.mask.to(device),
-            callback=after_step,
         )
-        pixels: Tensor = self.model.decode(latents)
-        return pixels
 
     def load(self, inputs: Iterable[Prompt]) -> Iterable[Any]:
         return [attempt(self._read, prompt) for prompt in inputs]
@@ -193,7 +197,7 @@ class DiffusionImageGenerator(ImageGenerator):
     def _token_ids(self, text: str) -> list[int]:
         return read_token_ids(self.bundle, text, self.spec.max_text_len)
 
-    def _conditions(self, prompts: Sequence[Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+    def conditions(self, prompts: Sequence[Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Return the fields of `LatentInputs` for the prompts, and those without a condition."""
         if self.spec.text_encoder is not None:
             negative = self._token_ids(check_text(self.negative_prompt, "negative_prompt"))
