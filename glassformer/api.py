@@ -112,6 +112,7 @@ def load(
     dtype: torch.dtype | str | None = None,
     device: str | torch.device = "cpu",
     mmap: bool = True,
+    adapter: str | Path | None = None,
 ) -> Pipeline:
     """Load a model folder: a published one, one that `save` wrote, or a model that ships with the package.
 
@@ -126,6 +127,7 @@ def load(
     dtype: float32 on a CPU by default; on a GPU weights keep the dtype they are stored in. "stored" keeps it
     on any device, for converting. With "int8" or "int4", tasks run with quantized weights; the model keeps
     its original weights.
+    adapter: a LoRA adapter of a diffusion model in one safetensors file, to merge into the weights.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -133,7 +135,7 @@ def load(
     >>> pipeline.family, pipeline.model(torch.ones(2, 5).long()).shape          # (B, T, V)
     ('gpt2', torch.Size([2, 5, 101]))
     """
-    return Pipeline.of(bundles.load(folder, dtype=dtype, device=device, mmap=mmap))
+    return Pipeline.of(bundles.load(folder, dtype=dtype, device=device, mmap=mmap, adapter=adapter))
 
 
 def train(

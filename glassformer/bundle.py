@@ -246,7 +246,6 @@ class Bundle:
         return kernels
 
 
-@pause_gc()
 def resolve_device(device: str) -> str:
     """Return the device; "auto" stands for a GPU if there is one, else the CPU."""
     if device == "auto":
@@ -260,13 +259,25 @@ def load(
     dtype: torch.dtype | str | None = None,
     device: str | torch.device = "cpu",
     mmap: bool = True,
+    adapter: str | Path | None = None,
 ) -> Bundle:
     """Load a model folder as a plain `Bundle`; see `glassformer.load`."""
+    bundle = _load(folder, dtype, device, mmap)
+    if adapter is not None:
+        from glassformer.model_index import merge_adapter
+
+        merge_adapter(bundle, Path(adapter))
+    return bundle
+
+
+@pause_gc()
+def _load(
+    folder: str | Path, dtype: torch.dtype | str | None, device: str | torch.device, mmap: bool
+) -> Bundle:
     path = model_folder(pretrained.resolve_name(folder))
     gguf_path = find_gguf(path)
-    if path.is_file() and path.suffix == ".safetensors":
-        return _load_single_file(path, dtype, device, mmap)
-    if path.is_file() and gguf_path is None:
+    single = path.is_file() and path.suffix == ".safetensors"
+    if path.is_file() and gguf_path is None and not single:
         raise FileProblemError(path, "is a file", hint=f"expected a folder that holds {CONFIG_FILE}")
     if not path.exists():
         close = get_close_matches(str(folder), pretrained.names(), n=1)
@@ -276,6 +287,8 @@ def load(
         raise UnsupportedError("this machine", "CUDA", hint="use the device cpu")
     if gguf_path is not None:
         return _load_gguf(gguf_path, dtype, device)
+    if single:
+        return _load_single_file(path, dtype, device, mmap)
     if (path / INDEX_FILE).is_file():
         from glassformer.model_index import load_pipeline  # here: it loads the parts
 

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 from glassformer.core import spec
 from glassformer.core.diffusion.model import DiffusionModel
 from glassformer.errors import MissingValueError, UnknownNameError, UnsupportedError
+from glassformer.families.lora_file import KOHYA, Part, merge_lora_file
+from glassformer.families.registry import families, family_of_spec
 from glassformer.families.sidecars import INDEX_FILE, SCHEDULER_FILE, read_config, read_object
+from glassformer.families.single_file import other_names
 from glassformer.tokenization import load_tokenizer
 from glassformer.tokenization.folder import CONFIG as TOKENIZER_CONFIG
 from glassformer.weights.atomic_write import atomic_write, make_folder
@@ -84,6 +87,23 @@ def load_pipeline(folder: Path, **options: Any) -> Bundle:
         folder=folder,
         parts=bundles,
     )
+
+
+def merge_adapter(bundle: Bundle, path: Path) -> None:
+    """Merge the LoRA adapter of a file into the weights of a diffusion model."""
+    model: Any = bundle.model
+    if not isinstance(model, DiffusionModel):
+        hint = "load the folder of the adapter; it names its base model"
+        raise UnsupportedError(bundle.display_name, "an adapter file", hint=hint)
+    parts = []
+    for part, own in model.spec.children().items():
+        known = bundle.parts.get(part)
+        family = families()[known.family] if known and known.family else family_of_spec(own)
+        folder = CLASSES[class_of(model.spec)].folders[part]
+        if family is not None and folder in KOHYA:
+            names = other_names(part, own) if isinstance(own, spec.UNetSpec) else {}
+            parts.append(Part(folder, getattr(model, part), family.table(own, ()), names))
+    merge_lora_file(path, parts)
 
 
 def class_name(index: Mapping[str, Any]) -> str:

@@ -28,6 +28,10 @@ def convert(
         Literal["float32", "bfloat16", "float16", "int8"] | None,
         typer.Option(help="Storage dtype (default: unchanged; int8 becomes float32)."),
     ] = None,
+    adapter: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="LoRA adapter of a diffusion model, merged into the weights."),
+    ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -43,6 +47,10 @@ def convert(
     from glassformer.core.precision import parse_dtype
 
     bundle = load_or_build(model, dtype="stored")
+    if adapter is not None:
+        from glassformer.model_index import merge_adapter
+
+        merge_adapter(bundle, adapter)
     if dtype not in (None, "int8"):
         bundle.model.to(parse_dtype(dtype))
     is_new = not out.exists()

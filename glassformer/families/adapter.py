@@ -49,13 +49,14 @@ _TASK_TYPES = {
 class Adapter:
     """An adapter folder. base: folder of the base model. updates: A and B of each layer, by published path.
 
-    full: tensors that replace those of the base model.
+    full: tensors that replace those of the base model. alphas: of layers that the config does not name.
     """
 
     base: Path
     updates: Mapping[str, tuple[Tensor, Tensor]]
     full: Mapping[str, Tensor]
     config: Mapping[str, Any] = field(repr=False)
+    alphas: Mapping[str, float] = field(default_factory=dict)
 
     def scaling(self, path: str, r: int) -> float:
         """Return the factor of B A for a layer: alpha / r, or alpha / sqrt(r) with rank-stabilized LoRA."""
@@ -63,18 +64,19 @@ class Adapter:
         for pattern, value in (self.config.get("alpha_pattern") or {}).items():
             if re.fullmatch(rf"(.*\.)?{pattern}", path):
                 alpha = float(value)
+        alpha = self.alphas.get(path, alpha)
         return alpha / (math.sqrt(r) if self.config.get("use_rslora") else r)
 
     def merge(self, name: str, weight: Tensor) -> Tensor:
         """Return a published weight with its update added, computed in float32."""
         path = name.removesuffix(".weight")
-        a, b = (tensor.float() for tensor in self.updates[path])
-        update = self.scaling(path, len(a)) * (b @ a)
-        if self.config.get("fan_in_fan_out"):
-            update = update.T
-        if update.shape != weight.shape:
+        a, b = (tensor.float().flatten(1) for tensor in self.updates[path])
+        transposed = bool(self.config.get("fan_in_fan_out"))
+        target = weight.T if transposed else weight
+        if (len(b), a.shape[1]) != (len(target), target[0].numel()):  # before they are multiplied
             raise UnsupportedError(f"the adapter of {name}", f"a weight of shape {tuple(weight.shape)}")
-        return (weight.float() + update).to(weight.dtype)
+        update = (self.scaling(path, len(a)) * (b @ a)).view(target.shape)
+        return (weight.float() + (update.T if transposed else update)).to(weight.dtype)
 
 
 class AdaptedWeights(Mapping[str, Tensor]):
@@ -130,9 +132,7 @@ def read_adapter(folder: Path) -> Adapter:
         )
     if config["peft_type"] != "LORA":
         raise UnsupportedError(f"{folder / ADAPTER_CONFIG}", f"the adapter type {config['peft_type']!r}")
-    for name, plain in _PLAIN.items():
-        if config.get(name, plain) not in (plain, None):
-            raise UnsupportedError(f"{folder / ADAPTER_CONFIG}", f"{name}: {config[name]!r}")
+    check_peft_options(config, folder / ADAPTER_CONFIG)
     weights = folder / ADAPTER_WEIGHTS
     if not weights.is_file():
         raise FileMissingError(weights, "adapter weights")
@@ -155,6 +155,13 @@ def read_adapter(folder: Path) -> Adapter:
             raise FileProblemError(weights, f"has no matching lora_A and lora_B for {path}")
     updates = {path: (pair["A"], pair["B"]) for path, pair in halves.items()}
     return Adapter(_base_folder(folder, config), updates, full, config)
+
+
+def check_peft_options(config: Mapping[str, Any], path: Path) -> None:
+    """Raise for an option of PEFT that would change the result."""
+    for name, plain in _PLAIN.items():
+        if config.get(name, plain) not in (plain, None):
+            raise UnsupportedError(str(path), f"{name}: {config[name]!r}")
 
 
 def _base_folder(folder: Path, config: Mapping[str, Any]) -> Path:

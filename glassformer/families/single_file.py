@@ -136,6 +136,14 @@ def squeeze(name: str, tensor: Tensor) -> Tensor:
     return tensor.flatten(1) if ".mid.attn_1." in name and tensor.dim() == 4 else tensor
 
 
+def other_names(part: str, model: Any) -> dict[str, str]:
+    """Return the names of a part's tensors in a file, without their prefix, by published name."""
+    family, prefix = PARTS[part]
+    modules = file_modules(part, model)
+    published = (name for op in families()[family].table(model, ()).rows("") for name in op.theirs)
+    return {name: file_name(part, name, modules).removeprefix(prefix) for name in published}
+
+
 def file_name(part: str, name: str, modules: Mapping[str, str]) -> str:
     """Return the name in the file of a tensor. modules: from `file_modules`."""
     head, tail = name, ""
