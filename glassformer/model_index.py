@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +32,12 @@ if TYPE_CHECKING:
 class PipelineClass:
     """A class of pipelines in diffusers.
 
-    denoiser: its folder. text_len, mask_padding: those of `DiffusionModelSpec`.
+    denoiser: its folder. text: settings of `DiffusionModelSpec` for a text encoder.
     variants: classes with the same parts.
     """
 
     denoiser: str
-    text_len: int | None = None
-    mask_padding: bool = False
+    text: Mapping[str, Any] = field(default_factory=dict)
     variants: tuple[str, ...] = ()
 
     @property
@@ -47,12 +46,14 @@ class PipelineClass:
         return {"denoiser": self.denoiser, "autoencoder": "vae", "text_encoder": "text_encoder"}
 
 
+_T5 = {"text_len": 120, "mask_padding": True, "lowercase": True}
 CLASSES: Mapping[str, PipelineClass] = {
     "StableDiffusionPipeline": PipelineClass(
         "unet", variants=("StableDiffusionImg2ImgPipeline", "StableDiffusionInpaintPipeline")
     ),
     "DiTPipeline": PipelineClass("transformer"),
-    "PixArtAlphaPipeline": PipelineClass("transformer", text_len=120, mask_padding=True),
+    "PixArtAlphaPipeline": PipelineClass("transformer", _T5),
+    "LattePipeline": PipelineClass("transformer", {**_T5, "shares_mask": True}),
 }
 IGNORED = ("safety_checker", "feature_extractor", "image_encoder")  # parts that are not read
 NO_PART = (None, None)
@@ -72,11 +73,10 @@ def load_pipeline(folder: Path, **options: Any) -> Bundle:
         raise MissingValueError("tokenizer", f"in {folder / INDEX_FILE}, for the text encoder")
     parts |= {folders["denoiser"], "scheduler"}
     bundles = {part: load(folder / name, **options) for part, name in folders.items() if name in parts}
-    settings: dict[str, Any] = {"text_len": CLASSES[name].text_len} if "text_encoder" in bundles else {}
+    settings: Mapping[str, Any] = CLASSES[name].text if "text_encoder" in bundles else {}
     model_spec = spec.DiffusionModelSpec(
         **{part: bundle.spec for part, bundle in bundles.items()},  # type: ignore[arg-type]
         **settings,
-        mask_padding=CLASSES[name].mask_padding,
     )
     files = {SCHEDULER_FILE: read_object(folder / "scheduler" / SCHEDULER_FILE)}
     return Bundle(
@@ -122,6 +122,8 @@ def class_of(model_spec: spec.DiffusionModelSpec) -> str:
         raise UnsupportedError("a diffusion model without an autoencoder", "the layout hf", hint=hint)
     if isinstance(model_spec.denoiser, spec.UNetSpec):
         return "StableDiffusionPipeline"
+    if model_spec.yields == "frames":
+        return "LattePipeline"
     return "DiTPipeline" if model_spec.text_encoder is None else "PixArtAlphaPipeline"
 
 

@@ -195,13 +195,15 @@ class DiffusionImageGenerator(ImageGenerator):
         return read_class(self.bundle, prompt, self.spec.latents.num_classes)
 
     def _token_ids(self, text: str) -> list[int]:
+        text = text.lower().strip() if self.spec.lowercase else text
         return read_token_ids(self.bundle, text, self.spec.max_text_len)
 
     def conditions(self, prompts: Sequence[Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Return the fields of `LatentInputs` for the prompts, and those without a condition."""
         if self.spec.text_encoder is not None:
             negative = self._token_ids(check_text(self.negative_prompt, "negative_prompt"))
-            return self.encode_texts(prompts), self.encode_texts([negative] * len(prompts))
+            texts, without = self.encode_texts(prompts), self.encode_texts([negative] * len(prompts))
+            return texts, without | ({"text_mask": texts["text_mask"]} if self.spec.shares_mask else {})
         labels = torch.tensor(prompts, device=self.bundle.device)
         return {"labels": labels}, {"labels": torch.full_like(labels, self.spec.latents.num_classes)}
 
@@ -264,10 +266,12 @@ def with_sampler(settings: SamplerSettings, name: str | None) -> SamplerSettings
     return read_scheduler_config({**values, "_class_name": SAMPLERS[name].config_class})
 
 
-def to_images(pixels: Tensor) -> list[Image.Image]:
-    """Convert images (B, C, H, W) from -1 to 1 to PIL images."""
+def to_images(pixels: Tensor) -> list[Any]:
+    """Convert images (B, C, H, W) from -1 to 1 to PIL images, or videos (B, C, F, H, W) to tuples of them."""
     from PIL import Image
 
+    if pixels.dim() == 5:
+        return [tuple(to_images(frames.movedim(1, 0))) for frames in pixels]
     levels = ((pixels.float() / 2 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
     rows = levels.movedim(1, -1).cpu().numpy()
     return [Image.fromarray(row[..., 0] if row.shape[-1] == 1 else row) for row in rows]

@@ -170,12 +170,16 @@ def test_images_match_dit(tmp_path: Path) -> None:
     diffusers.DiTPipeline.from_pretrained(back)
 
 
-def test_images_match_pixart(tmp_path: Path) -> None:
-    """A text encoder without position table, and padding that is hidden."""
-    settings: dict[str, Any] = {"num_attention_heads": 2, "attention_head_dim": 8, "in_channels": 4}
-    settings |= {"out_channels": 8, "num_layers": 2, "sample_size": 8, "patch_size": 2}
-    settings |= {"caption_channels": 12, "cross_attention_dim": 16, "norm_type": "ada_norm_single"}
-    settings |= {"activation_fn": "gelu-approximate", "use_additional_conditions": False}
+# a small Transformer that attends to the texts of `t5_parts`
+T5_SETTINGS: dict[str, Any] = {
+    **{"num_attention_heads": 2, "attention_head_dim": 8, "in_channels": 4, "out_channels": 8},
+    **{"num_layers": 2, "sample_size": 8, "patch_size": 2, "caption_channels": 12},
+    **{"cross_attention_dim": 16, "norm_type": "ada_norm_single", "activation_fn": "gelu-approximate"},
+}
+
+
+def t5_parts() -> dict[str, Any]:
+    """A tiny random T5 encoder with a tokenizer of words."""
     words = {word: n for n, word in enumerate(["<pad>", "</s>", "<unk>", *" ".join(TEXTS).split()])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -189,17 +193,25 @@ def test_images_match_pixart(tmp_path: Path) -> None:
         for parameter in encoder.parameters():
             parameter.normal_(std=0.5)
     special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return {
+        "text_encoder": encoder,
+        "tokenizer": transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special),
+    }
+
+
+def test_images_match_pixart(tmp_path: Path) -> None:
+    """A text encoder without position table, padding that is hidden, and capital letters."""
+    settings = {**T5_SETTINGS, "use_additional_conditions": False}
     theirs = diffusers.PixArtAlphaPipeline(
         transformer=reference("PixArtTransformer2DModel", settings),
         vae=reference("AutoencoderKL", autoencoder_settings([8, 16])),
         scheduler=diffusers.DDIMScheduler(),
-        text_encoder=encoder,
-        tokenizer=transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special),
+        **t5_parts(),
     )
     theirs.set_progress_bar_config(disable=True)
     theirs.save_pretrained(tmp_path)
     expected = theirs(
-        TEXTS,
+        [text.title() for text in TEXTS],
         negative_prompt="a fish",
         latents=ImageNoise(SEEDS, (4, 8, 8)).draw(),
         num_inference_steps=STEPS,

@@ -4,13 +4,14 @@
     noise (B, L, h, w) -------------------------------+--denoiser, step by step--> latents (B, L, h, w)
     latents (B, L, h, w) --autoencoder--> images (B, C, H, W)
 
-B batch, S text tokens, E width of their vectors, L channels of the latents, C of the images.
+B batch, S text tokens, E width of their vectors, L channels of the latents, C of the images, F frames.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from glassformer.core import spec as specs
@@ -64,13 +65,23 @@ class DiffusionModel(Model):
         return self.text_encoder.hidden_states(texts, kernel=kernel, obs=scope(obs, "text_encoder"))[0]
 
     def encode(self, images: Tensor) -> Tensor:
-        """Encode images (B, C, H, W) from -1 to 1 -> latents as the denoiser reads them."""
+        """Encode images (B, C, H, W) from -1 to 1 -> latents as the denoiser reads them.
+
+        The frames of a video (B, C, F, H, W) are encoded one by one.
+        """
         if self.autoencoder is None:
             return images
+        if images.dim() == 5:  # (B, C, F, H, W)
+            return torch.stack([self.encode(frame) for frame in images.unbind(2)], 2)
         return self.autoencoder.scale_latents(self.autoencoder.encode(images).latents)
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Decode the denoiser's latents (B, L, h, w) -> images (B, C, H, W) from -1 to 1."""
+        """Decode the denoiser's latents (B, L, h, w) -> images (B, C, H, W) from -1 to 1.
+
+        The frames of a video (B, L, F, h, w) are decoded one by one.
+        """
         if self.autoencoder is None:
             return latents
+        if latents.dim() == 5:  # (B, L, F, h, w)
+            return torch.stack([self.decode(frame) for frame in latents.unbind(2)], 2)
         return self.autoencoder.decode(self.autoencoder.unscale_latents(latents))

@@ -33,13 +33,15 @@ class ClassLabelsSpec(InputSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class DiffusionModelSpec(ModelSpec):
-    """A model that draws an image from a text or a class, by removing noise step by step.
+    """A model that draws an image or a video from a text or a class, by removing noise step by step.
 
     denoiser: predicts the noise, or velocity, in latents.
     autoencoder: decodes latents to images; None: the denoiser works on pixels.
     text_encoder: its hidden states are the vectors that the denoiser attends to; None: for classes.
     text_len: number of tokens that a text is padded to; None: that of the text encoder's position table.
     mask_padding: whether the padding of a text is hidden from both models.
+    shares_mask: whether a negative text has the mask of the text, instead of one for its own padding.
+    lowercase: whether texts are converted to lower case.
     """
 
     architecture = "diffusion model"
@@ -49,6 +51,8 @@ class DiffusionModelSpec(ModelSpec):
     text_encoder: EncoderOnlySpec | None = None
     text_len: int | None = None
     mask_padding: bool = False
+    shares_mask: bool = False
+    lowercase: bool = False
     tied: tuple[Literal["head"], ...] = ()
     init: InitSpec = field(default_factory=NormalSpec)  # of parts without one; every part has its own
 
@@ -68,6 +72,8 @@ class DiffusionModelSpec(ModelSpec):
             raise ConflictError(("text_encoder", "denoiser"), reason)
         if text is not None and self.max_text_len is None:
             raise MissingValueError("text_len", "for a text encoder without a position table")
+        if self.shares_mask and not self.mask_padding:
+            raise ConflictError(("shares_mask", "mask_padding"), "padding is not hidden")
         channels = self.latent_shape[0]
         if self.autoencoder is not None and self.autoencoder.latents.channels != channels:
             reason = f"the latents have {self.autoencoder.latents.channels} and {channels} channels"
@@ -98,7 +104,7 @@ class DiffusionModelSpec(ModelSpec):
 
     @property
     def yields(self) -> Output | None:
-        return "images"
+        return "frames" if len(self.latent_shape) == 4 else "images"
 
     def inputs(self) -> tuple[InputSpec, ...]:
         if self.text_encoder is not None:

@@ -42,6 +42,7 @@ Output = Literal[
     "patches",
     "noise",
     "images",
+    "frames",
 ]
 
 
