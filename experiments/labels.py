@@ -49,6 +49,20 @@ RUN_LABELS: Mapping[str, Mapping[str, str]] = {
     "segmentation-nuclei": {"": "ViT"},
     "segmentation-camvid": {"": "DINOv2-S"},
     "contrastive-emoji": {"pocket": "DINOv2-S and pocket", "minilm": "DINOv2-S and MiniLM"},
+    "draw-digits": {"dit": "DiT", "unet": "UNet"},
+    "draw-fashion": {"dit": "DiT", "unet": "UNet"},
+    "draw-cifar": {"dit": "DiT-S/2", "unet": "UNet"},
+    "draw-emoji": {"dit": "DiT with text", "tokens": "image tokens"},
+}
+# the scores of drawings, in the features of a classifier of ours; without targets if there is no other entry
+DRAWN: Mapping[str, tuple[str, float]] = {
+    "agreement": ("read as asked", math.inf),
+    "agreement of real images": ("real images", math.inf),
+    "frechet": ("Frechet distance in our features", math.inf),
+    "precision": ("precision", math.inf),
+    "recall": ("recall", math.inf),
+    "recall of real images": ("recall of real images", math.inf),
+    "copies": ("copies", math.inf),
 }
 # rows of vision: the data, and the name and target of each figure (infinite if there is none)
 VISION: Mapping[str, tuple[str, Mapping[str, tuple[str, float]]]] = {
@@ -86,6 +100,19 @@ VISION: Mapping[str, tuple[str, Mapping[str, tuple[str, float]]]] = {
     "contrastive-emoji": (
         "unseen emoji",
         {"en emoji to name": ("recall@1 English", 0.4), "ko emoji to name": ("Korean", 0.4)},
+    ),
+    "draw-digits": ("drawn digits (MNIST)", {**DRAWN, "agreement": ("read as asked", 0.98)}),
+    "draw-fashion": ("drawn clothes (Fashion-MNIST)", DRAWN),
+    "draw-cifar": ("drawn photographs (CIFAR-10, 7,600 images)", DRAWN),
+    "draw-emoji": (
+        "drawn emoji, held-out styles and unseen names",
+        {
+            "held-out styles en": ("agreement at 1 of 300, English", 0.5),
+            "held-out styles ko": ("Korean", 0.5),
+            "held-out styles en, real": ("real drawings", math.inf),
+            "unseen names en, share of real": ("unseen names, share of real drawings", 0.8),
+            "held-out styles en, copies": ("copies", math.inf),
+        },
     ),
 }
 # experiments/fine_tuning.py: the task and the model of each row, in the order of the table

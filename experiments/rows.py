@@ -219,6 +219,32 @@ ROWS: dict[str, Row] = {
         runs=seeds("swin", "vit"),
         takes=("seconds",),
     ),
+    "draw-digits": Row(
+        title="Drawn digits (MNIST): DiT and a UNet of equal cost, flow matching on pixels",
+        module="draw_classes",
+        arguments=("draw-digits",),
+        runs=seeds("dit", "unet"),
+        takes=("seconds", "most"),
+    ),
+    "draw-fashion": Row(
+        title="Drawn clothes (Fashion-MNIST): DiT and a UNet of equal cost",
+        module="draw_classes",
+        arguments=("draw-fashion",),
+        runs=("classifier/1", *seeds("dit", "unet")),
+        takes=("seconds", "most"),
+    ),
+    "draw-cifar": Row(
+        title="Drawn photographs (CIFAR-10, 7,600 images): DiT-S/2 and a UNet of equal cost",
+        module="draw_classes",
+        arguments=("draw-cifar",),
+        runs=("classifier/1", *seeds("dit", "unet")),
+        takes=("seconds", "most"),
+    ),
+    "draw-emoji": Row(
+        title="Drawn emoji from texts in English and Korean: held-out styles and unseen names",
+        module="draw_emoji",
+        runs=("data", "judge/1"),
+    ),
     "pocket-digits": Row(
         title="pocket-digits: at most 300,000 parameters",
         module="digits",
