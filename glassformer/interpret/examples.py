@@ -16,10 +16,10 @@ def example_input(bundle: Bundle) -> TraceInput:
 
 
 def example_inputs(bundle: Bundle) -> list[TraceInput]:
-    """Return example inputs, the default first: sentences for each language of a translator, or prompts."""
+    """Return example inputs, the default first: for each language of a translator, prompts, or questions."""
     first = example_input(bundle)
-    others = () if first.text is None else view_of(bundle).examples(first)
-    return [first, *(example for example in others if example.text != first.text)]
+    others = view_of(bundle).examples(first)
+    return [first, *(one for one in others if (one.text, one.question) != (first.text, first.question))]
 
 
 def split_language_tag(bundle: Bundle, text: str) -> tuple[str, str | None]:

@@ -26,7 +26,7 @@ KINDS = {
     "prompts": "sam",
     "series": "patchtst",
 }
-CAPTIONS = "pocket-captioner"
+CAPTIONS, QUESTIONS = "pocket-captioner", "pocket-vqa"
 RUN = "reversing"  # a training run; its model reverses sequences of words
 
 INPUTS: dict[str, dict[str, Any]] = {  # empty: the default example
@@ -54,7 +54,8 @@ def save_models(folder: Path) -> dict[str, Path]:
     bundles["labels"] = models.classifier()
     bundles["translator"].family = None  # the paper's model has no published layout
     folders = {name: glassformer.save(bundle, folder / name) for name, bundle in bundles.items()}
-    return {**folders, CAPTIONS: resolve_name(CAPTIONS), RUN: _train_reversing(folder)}
+    shipped = {name: resolve_name(name) for name in (CAPTIONS, QUESTIONS)}
+    return {**folders, **shipped, RUN: _train_reversing(folder)}
 
 
 def _train_reversing(folder: Path) -> Path:

@@ -29,7 +29,7 @@ from tests.explorer.browser_page import (
     wait_until_idle,
 )
 from tests.explorer.conftest import ExpectedTrace, OpenPage
-from tests.explorer.explorer_models import CAPTIONS, INPUTS, RUN
+from tests.explorer.explorer_models import CAPTIONS, INPUTS, QUESTIONS, RUN
 
 
 @pytest.mark.parametrize("name", INPUTS)
@@ -501,3 +501,38 @@ def test_questions_about_images_match_the_library(open_page: OpenPage, expected_
         assert cells[::2] == [words**2, words * patches, patches * words, patches**2]  # then the legend
         rows = page.locator("[data-figure=ask-layers] td[data-value]")
         assert numbers(rows) == approx(blocks.mean(1).flatten().tolist(), abs=1e-6)
+
+
+def test_a_question_is_asked_in_the_language_of_the_page(open_page: OpenPage) -> None:
+    answers = {"en": ("How many cars are there?", "2"), "ko": ("원은 무슨 색인가요?", "노란색")}
+    for language, (question, answer) in answers.items():
+        with open_page(address(QUESTIONS), language=language) as page:
+            assert page.locator("[data-question]").input_value() == question
+            assert answer in page.locator("[data-figure=classes] li").first.inner_text()
+    with open_page(address(QUESTIONS)) as page:
+        page.get_by_role("button", name="한국어").click()
+        wait_until_idle(page)
+        assert page.locator("[data-question]").input_value() == answers["ko"][0]
+
+
+def test_the_tour_of_a_question_describes_words_and_patches(open_page: OpenPage) -> None:
+    said = []
+    with open_page(address(QUESTIONS, tour=1)) as page:
+        for _ in range(3):
+            card = page.locator("[role=dialog]")
+            said.append(card.locator(".body").inner_text())
+            step = card.get_attribute("data-step")
+            card.locator("button.main").click()
+            page.wait_for_function(
+                "was => document.querySelector('[role=dialog]').dataset.step !== was", arg=step
+            )
+    assert "the question “How many cars are there?”" in said[0]
+    assert "8 tokens" in said[1] and "144 patches" in said[1] and "one sequence" in said[1]
+    assert "table" in said[2] and "patch" in said[2] and "classification" not in said[2]
+
+
+def test_the_four_blocks_of_a_question_fit_on_a_phone(open_page: OpenPage) -> None:
+    with open_page(address(QUESTIONS), width=390) as page:
+        boxes = [box.bounding_box() for box in page.locator("[data-figure=ask-blocks] canvas").all()]
+        assert len(boxes) == 8  # with legends
+        assert all(box and box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)

@@ -41,6 +41,8 @@ _REVIEWS = (
     "정말 재미있는 영화였어요! 배우들의 연기도 훌륭했습니다.",
 )
 
+_QUESTIONS = ("what color is the circle?", "원은 무슨 색인가요?")
+
 
 class SampleView(View):
     """Base class of views of a text, an image or a series. task: of texts."""
@@ -130,7 +132,12 @@ class AskView(ClassifyView):
         return replace(text, ids=text.ids.expand(len(images), -1), types=types, images=images)
 
     def example(self) -> TraceInput:
-        return TraceInput(image=scene(), question="what color is the circle?")
+        return TraceInput(image=scene(), question=_QUESTIONS[0])
+
+    def examples(self, first: TraceInput) -> Sequence[TraceInput]:
+        """Return a Korean question, for a model with Korean answers."""
+        is_korean = any("가" <= answer[0] <= "힣" for answer in self.bundle.job.classes or ())
+        return [replace(first, question=_QUESTIONS[1])] if is_korean else []
 
 
 class EmbedView(SampleView):

@@ -18,6 +18,14 @@ export default {
     en: 'Choose, drop or draw your own image at any time. Every number on this page is recomputed from your image by the real model.',
     ko: '언제든 파일을 고르거나 직접 그려 보세요. 이 화면의 모든 값은 그 이미지를 실제 모델에 넣어 다시 계산한 것입니다.',
   },
+  'tour.input.question': {
+    en: 'The input is an image and the question “{text}”',
+    ko: '입력은 이미지와 질문 “{text}”입니다.',
+  },
+  'tour.input.question.yours': {
+    en: 'Ask about your own image at any time. Every number on this page is recomputed from your image and question by the real model.',
+    ko: '언제든 이미지를 바꾸거나 다른 질문을 해 보세요. 이 화면의 모든 값은 그 이미지와 질문을 실제 모델에 넣어 다시 계산한 것입니다.',
+  },
   'tour.input.series': { en: 'The input is a series of {context} steps.', ko: '입력은 {context}스텝의 시계열입니다.' },
   'tour.input.series.yours': {
     en: 'Load your own series as a CSV file at any time. Every number on this page is recomputed from your series by the real model.',
@@ -36,6 +44,10 @@ export default {
     en: 'The image is split into {patches} patches of {patch} pixels. They are the model’s tokens, ordered from top left to bottom right.',
     ko: '이미지를 {patch} 픽셀 패치 {patches}개로 나눕니다. 패치가 이 모델의 토큰이며, 왼쪽 위에서 오른쪽 아래 순서입니다.',
   },
+  'tour.tokens.question': {
+    en: 'The tokenizer splits the question into {words} tokens, and the image is split into {patches} patches of {patch} pixels. Words and patches form one sequence.',
+    ko: '토크나이저가 질문을 토큰 {words}개로 나누고, 이미지는 {patch} 픽셀 패치 {patches}개로 나눕니다. 단어와 패치가 한 시퀀스를 이룹니다.',
+  },
   'tour.tokens.series': {
     en: 'The series is split into {patches} overlapping patches of {patch} steps. They are the model’s tokens. Each channel is processed separately.',
     ko: '시계열을 {patch}스텝씩 서로 겹치는 패치 {patches}개로 나눕니다. 패치가 이 모델의 토큰이며, 채널마다 따로 처리합니다.',
@@ -48,6 +60,10 @@ export default {
   'tour.embedding.picture': {
     en: 'A learned matrix projects the pixels of each patch to a vector of {d} numbers. A learned [CLS] vector is placed in front to collect the information for the classification.',
     ko: '학습된 행렬이 패치의 픽셀을 숫자 {d}개의 벡터로 투영합니다. 맨 앞에는 분류에 필요한 정보를 모을 [CLS] 벡터를 붙입니다.',
+  },
+  'tour.embedding.question': {
+    en: 'A token id selects a row of a learned table, and a learned matrix projects the pixels of a patch: both become vectors of {d} numbers. Another learned vector marks them as words or as parts of the image.',
+    ko: '토큰 ID로는 학습된 표에서 한 행을 꺼내고, 패치의 픽셀은 학습된 행렬로 투영합니다. 둘 다 숫자 {d}개의 벡터가 됩니다. 여기에 단어인지 이미지인지를 나타내는 학습된 벡터를 더합니다.',
   },
   'tour.embedding.picture_alone': {
     en: 'A learned matrix projects the pixels of each patch to a vector of {d} numbers.',

@@ -1,5 +1,6 @@
 // The state of the page: models, the current trace, and a second one for comparison.
 
+import { locale } from './i18n.svelte';
 import { router } from './router.svelte';
 import { StaticSource } from './staticExport';
 import { storedInputs } from './inputStore';
@@ -33,13 +34,17 @@ interface TracedInput {
   sentences: string[];
 }
 
+/** The model's example: its Korean question on the Korean page. */
+export const exampleOf = (model: ModelInfo): TraceInput =>
+  (locale.language === 'ko' && model.examples.find((one) => /[가-힣]/.test(one.question ?? ''))) || model.example;
+
 /** The input in the URL; images and series are stored under a name. */
 export function inputOf(params: Record<string, string>, model: ModelInfo, suffix = ''): TraceInput {
   if (model.kind === 'similarity') {
     const [image, text] = pairOf(params, model);
     return { image: imagesOf(params, model)[image], text: textsOf(params, model)[text] };
   }
-  const input: TraceInput = { ...model.example };
+  const input: TraceInput = { ...exampleOf(model) };
   const text = params[`in${suffix}`];
   if (text !== undefined) {
     input.text = text;

@@ -25,6 +25,7 @@ export function factsOf(model: ModelInfo, trace: TraceInfo): Record<string, stri
     answer: cut(answer.trim()),
     sure: 'labels' in said && said.labels[0] ? formatPercent(said.labels[0].probability) : '',
     tokens: read.tokens.length,
+    words: read.tokens.filter((token) => token.id !== null).length,
     patches: read.grid ? read.grid[0] * read.grid[1] : read.tokens.length - read.prefix,
     d: model.outline.d_model,
     layers: stack.layers,

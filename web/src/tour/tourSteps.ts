@@ -42,7 +42,7 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
   const [first] = model.outline.stacks;
   const last = model.outline.stacks[model.outline.stacks.length - 1];
   const causal = model.outline.stacks.find((stack) => stack.causal);
-  const patches = model.image ? 'picture' : model.series ? 'series' : 'text';
+  const patches = model.kind === 'ask' ? 'question' : model.image ? 'picture' : model.series ? 'series' : 'text';
   const scale = trace.attentions[0]?.scale ?? 1;
   const scaled = Math.abs(scale - 1) > 1e-6;
   const has = (id: string): boolean => trace.stages.some((one) => one.id === id);
@@ -77,12 +77,12 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
         },
     at('embedding', `${first.name}.embed`, {
       told: [patches === 'picture' && !trace.sequences[0].prefix ? 'embedding.picture_alone' : `embedding.${patches}`],
-      tex:
-        patches === 'text'
-          ? first.embed_scale === 1
-            ? 'x_t = E_{\\,\\mathrm{id}(t)} \\in \\mathbb{R}^{d}'
-            : 'x_t = \\sqrt{d}\\; E_{\\,\\mathrm{id}(t)} \\in \\mathbb{R}^{d}'
-          : 'x_t = W\\,\\mathrm{patch}_t + b',
+      tex: {
+        text: `x_t = ${first.embed_scale === 1 ? '' : '\\sqrt{d}\\; '}E_{\\,\\mathrm{id}(t)} \\in \\mathbb{R}^{d}`,
+        question: 'x_t = \\begin{cases} E_{\\,\\mathrm{id}(t)} \\\\ W\\,\\mathrm{patch}_t + b \\end{cases}',
+        picture: 'x_t = W\\,\\mathrm{patch}_t + b',
+        series: 'x_t = W\\,\\mathrm{patch}_t + b',
+      }[patches],
     }),
     first.position.kind === 'none'
       ? null
