@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source, Stamp, TextFiles, TextSource, stamp_by_time
-from glassformer.errors import EmptyInputError
+from glassformer.errors import EmptyInputError, InvalidValueError
 
 Item = TypeVar("Item")
 MAX_CACHED_CHARS = 1 << 24  # in the rows that a pass over one side caches for the other side
@@ -54,9 +54,12 @@ def fraction_with_a_row(source: Source, fraction: float, *, seed: int, count: in
     count: the number of different first fields to hold out.
     """
     side = _Side(seed=seed, fraction=fraction, held_out=True)
-    draws = nsmallest(count, {side.draw(row[0]) for row in source.rows(RowErrors())})
-    least = math.nextafter(draws[-1] / 2**64, 1) if draws else 0.0
-    return max(fraction, min(least, math.nextafter(1, 0)))
+    draws = nsmallest(count + 1, {side.draw(row[0]) for row in source.rows(RowErrors())})
+    if len(draws) <= count:
+        what, hint = f"the number of different {source.fields[0]}s", "add data, or name a file in data.valid"
+        expected = f"at least {count + 1}, as {count} {'is' if count == 1 else 'are'} held out for validation"
+        raise InvalidValueError(what, len(draws), expected, hint)
+    return max(fraction, math.nextafter(draws[count - 1] / 2**64, 1))
 
 
 def splits_documents(source: Source) -> bool:

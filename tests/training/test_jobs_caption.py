@@ -13,7 +13,7 @@ from PIL import Image
 import glassformer
 from glassformer.data.captions import CaptionSource
 from glassformer.data.row_errors import RowErrors
-from glassformer.errors import GlassformerError, MissingValueError, UnsupportedError
+from glassformer.errors import GlassformerError, InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.training.evaluation import evaluate_files
 from glassformer.training.learner import PairLearner
 from tests.tasks.folders import blip, captioner
@@ -139,6 +139,9 @@ def test_unusable_models_and_data_are_rejected(tmp_path: Path) -> None:
     recipe["data"]["valid"] = [str(tmp_path / "one.tsv")]
     with pytest.raises(MissingValueError, match="second image"):
         glassformer.train(recipe, tmp_path / "one", log=lambda _: None)
+    recipe["data"] |= {"train": [str(tmp_path / "one.tsv")], "valid": 0.1}
+    with pytest.raises(InvalidValueError, match=r"images is 1; expected at least 3, .* data\.valid"):
+        glassformer.train(recipe, tmp_path / "single", log=lambda _: None)
     (tmp_path / "coco.json").write_text('{"images": [{"id": 1, "file_name": "1.png", "captions": ["a"]}]}')
     with pytest.raises(GlassformerError, match="without languages"):
         list(CaptionSource(tmp_path / "coco.json", to="language").rows(RowErrors()))

@@ -155,8 +155,13 @@ def test_unusable_models_and_data_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="vilt-mini"):
         glassformer.train({**recipe, "model": {"preset": "vit"}}, tmp_path / "vit", log=quiet)
     recipe["data"]["min_count"] = 100
-    with pytest.raises(InvalidValueError, match="at least 2 labels"):
+    with pytest.raises(InvalidValueError, match=r"answers to learn is 0; .* lower data\.min_count"):
         glassformer.train(recipe, tmp_path / "rare", log=quiet)
+    recipe["data"] |= {"min_count": 1, "train": [str(tmp_path / "one.tsv")], "valid": 0.1}
+    lines = table.read_text().splitlines()
+    (tmp_path / "one.tsv").write_text("\n".join(lines[:3]) + "\n")  # two questions about an image
+    with pytest.raises(InvalidValueError, match=r"images is 1; expected at least 2, .* data\.valid"):
+        glassformer.train(recipe, tmp_path / "single", log=quiet)
     (tmp_path / "coco.json").write_text("{}")
     with pytest.raises(GlassformerError, match="columns image, question and answer"):
         ImageQuestionSource(tmp_path / "coco.json")

@@ -17,7 +17,7 @@ from glassformer.data.captions import ImageQuestionSource
 from glassformer.data.row_errors import RowErrors
 from glassformer.data.sources import Source
 from glassformer.data.store import Ragged, Store
-from glassformer.errors import MissingValueError
+from glassformer.errors import InvalidValueError, MissingValueError
 from glassformer.metrics.vqa import vqa_metric
 from glassformer.schema import setting
 from glassformer.tokenization import Tokenizer
@@ -135,6 +135,9 @@ class VQAJob(ImageTextJob[ImageQuestionData]):
         """Return the answers to learn: those of the base model if it has all."""
         counts = Counter(row[2] for row in source.rows(RowErrors()))
         answers = [answer for answer, count in counts.items() if count >= self.data.min_count]
+        if len(answers) < 2:
+            hint = "provide more data" if self.data.min_count == 1 else "lower data.min_count"
+            raise InvalidValueError("the number of answers to learn", len(answers), "at least 2", hint)
         known = classes_of(self.base) or []
         return known if known and {*answers} <= {*known} else order_classes(answers, None)
 
