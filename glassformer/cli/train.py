@@ -189,12 +189,12 @@ def _estimate(recipe: Recipe) -> None:
         screen.print(f"  parameters  {count:,}")
         screen.print(f"  steps       {settings.max_steps:,} on {device}")
         screen.print(f"  memory      {format_bytes(peak_memory())} at peak so far")
-        total = format_duration(seconds * settings.max_steps)
-        screen.print(f"  time        {seconds:.2f} s per step: {total}, without validation")
+        total = format_duration(job.run_seconds(seconds, count))
+        screen.print(f"  time        {seconds:.2f} s per step: {total} with validations and saves")
 
 
 def _step_seconds(trainer: Trainer, steps: int) -> float:
-    """Return the median seconds per training step."""
+    """Return the median seconds per training step, with the time to load its data."""
     import torch
 
     from glassformer.data import DataPosition
@@ -205,9 +205,8 @@ def _step_seconds(trainer: Trainer, steps: int) -> float:
     batches = trainer.loader.steps(DataPosition())
     times = []
     for _ in range(steps):
-        batch = next(batches)
         start = time.perf_counter()
-        trainer.train_step(batch)
+        trainer.train_step(next(batches))
         if trainer.device.type == "cuda":
             torch.cuda.synchronize(trainer.device)
         times.append(time.perf_counter() - start)

@@ -15,7 +15,6 @@ from torch import nn
 from glassformer.core.precision import resolve_dtype
 from glassformer.errors import InvalidValueError
 from glassformer.inference.memory import limit_onednn_cache
-from glassformer.training.logging.console import format_duration
 from glassformer.training.recipe import TrainingOptions
 
 # Dense bfloat16 (on older cards float16) FLOP/s from the data sheets. A name comes before shorter names that
@@ -40,7 +39,6 @@ UNKNOWN_GPU_FLOPS = 100e12
 # Assumed FLOP/s of training. Model size and number of steps depend on them, and not on a measurement, so that
 # the same data and settings give the same run on a busy or a faster machine.
 NOMINAL_FLOPS = {"cpu": 35e9, "cuda": 35e12}
-LONG_TRAINING = 2 * 3600.0  # seconds
 UTILIZATION = 0.35  # fraction of the peak that training reaches
 
 
@@ -81,12 +79,6 @@ class Hardware:
             matrix @ matrix
             fastest = min(fastest, time.perf_counter() - start)
         return UTILIZATION * 2 * 512**3 / fastest
-
-    def estimate(self, flops: float) -> str:
-        """Describe how long training takes. flops: of all steps."""
-        seconds = flops / self.measured_flops
-        hint = "; set training.epochs or training.time_limit to shorten it" if seconds > LONG_TRAINING else ""
-        return f"estimated to take {format_duration(seconds)} on this machine{hint}"
 
 
 def device_for(name: str) -> torch.device:

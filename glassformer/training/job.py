@@ -22,6 +22,7 @@ from glassformer.tokenization.train import Template
 from glassformer.training.data_cache import Log
 from glassformer.training.hardware import Hardware
 from glassformer.training.learner import Learner, count_labels
+from glassformer.training.logging.console import format_duration
 from glassformer.training.model_setup import (
     SIZE_OPTIONS,
     ModelSize,
@@ -36,6 +37,9 @@ from glassformer.training.task import TrainingPlan, ValidationResult
 
 PATIENCE = 8  # validations without improvement before a training run of many epochs ends
 OVERFITTING_EPOCHS = 10
+LONG_TRAINING = 2 * 3600.0  # seconds
+SAVE_SECONDS, SAVE_SPEED = 0.1, 1e9  # of every save; bytes per second
+SAVED_BYTES = 12  # per weight, with the state of the optimizer
 Data = TypeVar("Data", bound=DataSection)
 
 
@@ -57,6 +61,7 @@ class Job(ABC, Generic[Data]):
     template: ClassVar[Template | None] = None
     text_pairs: ClassVar[bool] = False
     default_max_len = 128
+    training_seconds: float = 0.0  # estimated time of all steps of a new model
     bundle: Bundle
     fine_tuning_options: ClassVar[frozenset[str]] = frozenset()  # that change a model in `model.folder`
 
@@ -195,7 +200,28 @@ class Job(ABC, Generic[Data]):
     def choose_size(self, hardware: Hardware, **data: Any) -> tuple[ModelSize, float, list[str]]:
         """Return size, epochs and reasons of `choose_size` for the data; none if a model is tuned."""
         size, epochs, reason = choose_size(hardware, length_known=self.has_length, **data)
+        if not self.fine_tuning and not self.has_length:
+            weights = size.weights(data.get("stacks", 1), data["vocab_size"])
+            self.training_seconds = 6 * weights * epochs * data["units"] / hardware.measured_flops
         return size, epochs, [] if self.fine_tuning else [reason]
+
+    @property
+    def validation_cost(self) -> float:
+        """The time to validate an example, relative to a training step on it."""
+        return 1 / 3  # no backward pass
+
+    def run_seconds(self, step_seconds: float, weights: int = 0) -> float:
+        """Estimate the time of a run, with validations and saves. weights: number of weights to save."""
+        training, train = self.recipe.training, self.train_examples()
+        assert training.max_steps is not None
+        steps, validated = training.max_steps, len(self.valid_examples()) / len(train)
+        per_epoch = steps_per_epoch(train, training.batch_limits(), training.gradient_accumulation_steps)
+        validations, saves = (
+            math.ceil(steps / (interval or steps)) for interval in (training.eval_steps, training.save_steps)
+        )
+        steps_of_validations = validations * validated * per_epoch * self.validation_cost
+        save = SAVE_SECONDS + SAVED_BYTES * weights / SAVE_SPEED
+        return step_seconds * (steps + steps_of_validations) + save * (validations + saves)
 
     def fill_training(self, examples: Examples, *, batch: int, epochs: float, **defaults: Any) -> list[str]:
         """Fill in the training settings that the recipe leaves open; return the reasons, for the log.
@@ -227,6 +253,11 @@ class Job(ABC, Generic[Data]):
         numbers = {name: value for name, value in chosen.items() if not isinstance(value, str | bool)}
         listed = ", ".join(f"{name} {value:,.12g}" for name, value in numbers.items())
         reasons = [f"training: {listed}"] if listed else []
+        if self.training_seconds:
+            seconds = self.run_seconds(self.training_seconds / steps)
+            long = "; set training.epochs or training.time_limit to shorten it"
+            hint = long if seconds > LONG_TRAINING else ""
+            reasons.append(f"estimated to take {format_duration(seconds)} on this machine{hint}")
         if self.recipe.batch_warning:
             reasons.append(self.recipe.batch_warning)
         if training.max_steps is not None and training.epochs is not None:

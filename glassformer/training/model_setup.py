@@ -64,11 +64,12 @@ class ModelSize(NamedTuple):
     num_layers: int
     dropout: float
 
-    def weights(self, stacks: int) -> float:
-        """Estimate the number of weights in the layers; two stacks include cross-attention."""
+    def weights(self, stacks: int, vocab_size: int) -> int:
+        """Estimate the number of weights of layers and head; two stacks include cross-attention."""
         attention = 4 * self.d_model**2
         layer = attention + 2 * self.d_model * self.d_ff
-        return self.num_layers * (layer * stacks + attention * (stacks - 1))
+        layers = self.num_layers * (layer * stacks + attention * (stacks - 1))
+        return layers + self.d_model * vocab_size
 
     def options(self) -> dict[str, int | float]:
         names = ("d_model", "num_heads", "d_ff", "num_layers", "dropout")
@@ -106,15 +107,12 @@ def choose_size(
     target_epochs = epochs or min(200.0, max(1.0, 20_000_000 / max(units, 1)))  # many for little data
     suitable = [size for size in SIZES if units >= size.min_units]
 
-    def weights(size: ModelSize) -> float:
-        return size.weights(stacks) + size.d_model * vocab_size
-
     def affordable(size: ModelSize) -> float:
         """Return the number of units within the time budget, at the assumed speed of the device type."""
-        return TIME_BUDGET * hardware.flops / (6 * weights(size))
+        return TIME_BUDGET * hardware.flops / (6 * size.weights(stacks, vocab_size))
 
     def enough(size: ModelSize) -> bool:
-        return affordable(size) >= min(units * min(target_epochs, 10), 3 * weights(size))
+        return affordable(size) >= min(units * min(target_epochs, 10), 3 * size.weights(stacks, vocab_size))
 
     chosen = next((size for size in reversed(suitable) if enough(size)), suitable[0])
     epochs = min(float(f"{target_epochs:.2g}"), float(f"{affordable(chosen) / units:.2g}"))
@@ -123,8 +121,7 @@ def choose_size(
         reason += f" on a {hardware.device.type} ('{suitable[-1].name}' would suit the data)"
     if length_known:
         return chosen, epochs, reason
-    estimate = hardware.estimate(epochs * units * 6 * weights(chosen))
-    return chosen, epochs, f"{reason}; {epochs:g} {plural('epoch', epochs)}, {estimate}"
+    return chosen, epochs, f"{reason}; {epochs:g} {plural('epoch', epochs)}"
 
 
 def find_preset(name: str) -> tuple[str, Family]:
@@ -432,8 +429,8 @@ def forecaster_options(context: int, rows: int) -> dict[str, Any]:
 
 def forecaster_epochs(
     hardware: Hardware, options: Mapping[str, Any], rows: int, horizon: int, context: int
-) -> tuple[float, str]:
-    """Return the number of epochs that fits the time budget (1 to 30), and the reason."""
+) -> tuple[float, float]:
+    """Return the number of epochs that fits the time budget (1 to 30), and the FLOPs of all."""
     patches = (context - options["patch_length"]) // options["stride"] + 1
     layer = 4 * options["d_model"] ** 2 + 2 * options["d_model"] * options["d_ff"]
     weights = patches * (options["num_layers"] * layer + options["d_model"] * horizon)
@@ -442,7 +439,7 @@ def forecaster_epochs(
     )  # small matrix multiplications do not saturate the hardware
     flops = 6 * weights * rows * idle  # per epoch
     epochs = float(f"{min(30.0, max(1.0, TIME_BUDGET * hardware.flops / flops)):.2g}")
-    return epochs, f"{epochs:g} {plural('epoch', epochs)}, {hardware.estimate(epochs * flops)}"
+    return epochs, epochs * flops
 
 
 def series_classifier_options(length: int) -> dict[str, Any]:

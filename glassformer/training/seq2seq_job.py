@@ -37,6 +37,7 @@ class Seq2SeqJob(TextJob[Data]):
     fields: tuple[str, ...] = ("source", "target")
     row = "pair"
     unit = "tokens"
+    text_cost = 5 / 3
 
     def adopt_base_settings(self) -> None:
         if self.base is not None:

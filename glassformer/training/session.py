@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import ConflictError
-from glassformer.pretrained import BEST, MODEL, check_run_folder
+from glassformer.errors import ConflictError, GlassformerError
+from glassformer.pretrained import BEST, LOCK, MODEL, RECIPE, REQUEST, check_run_folder
 from glassformer.training.checkpoint import recover_folder
+from glassformer.training.data_cache import NOTE
 from glassformer.training.distributed import Parallel, parallel_from_environment
 from glassformer.training.hardware import device_for
-from glassformer.training.lock import RunLock
+from glassformer.training.lock import HOLDER, RunLock
+from glassformer.training.logging.history import METRICS_FILE, read_history
 from glassformer.training.recipe import TrainingOptions
 from glassformer.training.signals import StopSignals
 
@@ -25,6 +28,9 @@ RESUMABLE = frozenset(
     snapshots log_samples device compile parallel gradient_checkpointing max_skipped_steps report_to
     """.split()
 )
+
+# What a run writes before its first step.
+STARTED = (REQUEST, RECIPE, LOCK, HOLDER, NOTE, METRICS_FILE, "train.log", "data", "tokenizer")
 
 # Defaults of version 0.2.0 of settings that are now chosen for each run: its runs resume without naming them.
 FORMER_DEFAULTS: dict[str, tuple[object, ...]] = {
@@ -50,14 +56,45 @@ def open_session(folder: Path, options: TrainingOptions) -> Iterator[Session]:
     try:
         if parallel.main:
             check_run_folder(folder)
-        with RunLock(folder) if parallel.main else nullcontext(), StopSignals(main=parallel.main) as signals:
-            if parallel.main:
-                for name in (BEST, MODEL, "tokenizer"):
-                    recover_folder(folder / name)
-            yield Session(parallel=parallel, signals=signals)
+        main = parallel.main
+        with (
+            _removed_on_failure(folder) if main else nullcontext(),
+            RunLock(folder) if main else nullcontext(),
+        ):
+            with StopSignals(main=main) as signals:
+                if main:
+                    for name in (BEST, MODEL, "tokenizer"):
+                        recover_folder(folder / name)
+                yield Session(parallel=parallel, signals=signals)
         parallel.barrier()
     finally:
         parallel.close()
+
+
+@contextmanager
+def _removed_on_failure(folder: Path) -> Iterator[None]:
+    """Remove a new run folder if the run is rejected before its first step.
+
+    Only what a start writes is removed, and folders that are empty then.
+    """
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        yield
+    except GlassformerError:
+        if folder in new and not (folder / "checkpoints").exists() and not _has_steps(folder):
+            for name in STARTED:
+                if (folder / name).is_dir():
+                    shutil.rmtree(folder / name, ignore_errors=True)
+                else:
+                    (folder / name).unlink(missing_ok=True)
+            with suppress(OSError):
+                for path in new:
+                    path.rmdir()
+        raise
+
+
+def _has_steps(folder: Path) -> bool:
+    return (folder / METRICS_FILE).is_file() and bool(read_history(folder).steps)
 
 
 def has_results(folder: Path) -> bool:

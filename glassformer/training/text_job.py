@@ -92,6 +92,7 @@ class TextJob(Job[Data]):
     fields: names of the fields of the store.
     row: what an example is, for the log. source_row: what a row of the files is. truncates: what is truncated
     if it is longer than `data.max_len`. skips_long: whether rows with a longer field are skipped.
+    text_cost: time to generate a text in a validation, relative to a training step on it.
     """
 
     template: ClassVar[Template]
@@ -100,6 +101,7 @@ class TextJob(Job[Data]):
     source_row: ClassVar[str] = ""
     truncates: ClassVar[str] = "text"
     skips_long = False
+    text_cost: ClassVar[float] = 0.0
     corpus: TextCorpus
 
     @abstractmethod
@@ -123,6 +125,10 @@ class TextJob(Job[Data]):
     def num_texts(self) -> int:
         """Maximum number of validation rows that are kept as text."""
         return self.recipe.training.max_generate_samples
+
+    @property
+    def validation_cost(self) -> float:
+        return super().validation_cost + self.text_cost * min(1, self.num_texts / len(self.valid_examples()))
 
     def texts(self, row: Row) -> Sequence[str]:
         """Return the texts of a row, to train the tokenizer on."""

@@ -18,7 +18,10 @@ from glassformer.data.row_errors import RowErrors
 from glassformer.errors import GlassformerError, InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.training.evaluation import evaluate_files
 from glassformer.training.image_answers import ChosenAnswers, GeneratedAnswers, ImageQuestionLearner
+from glassformer.training.job import SAVE_SECONDS
 from glassformer.training.model_setup import max_input_length
+from glassformer.training.recipe import parse_recipe
+from glassformer.training.run import prepare_job
 from glassformer.training.vision_language import connect
 from tests.tasks.folders import blip, vilt
 from tests.tasks.tiny_models import save_language_model
@@ -256,3 +259,14 @@ def test_questions_are_not_longer_than_the_position_table(tmp_path: Path) -> Non
     _, folder = vilt(tmp_path)
     spec = glassformer.load(folder).spec
     assert max_input_length(spec) == spec.inputs()[0].position.max_len  # type: ignore[attr-defined]
+
+
+def test_estimates_of_a_run_include_validations_and_saves(tmp_path: Path) -> None:
+    recipe = recipe_of(questions_about_shapes(tmp_path), max_steps=8, eval_steps=4, save_steps=8)
+    job = prepare_job(parse_recipe(recipe), tmp_path / "run", torch.device("cpu"), quiet)
+    assert len(job.train_examples()) == len(job.valid_examples()) == 128  # 4 steps an epoch
+    # 8 steps, and 2 validations of 128 examples, which are run three times without a backward pass
+    assert job.run_seconds(1.0) - job.run_seconds(0.0) == pytest.approx(8 + 2 * 4)
+    # saves after both validations, and one at the end
+    assert job.run_seconds(0.0) == pytest.approx(3 * SAVE_SECONDS)
+    assert job.run_seconds(0.0, 10**9) > 30

@@ -2,6 +2,7 @@
 
 import pytest
 
+from glassformer.errors import GlassformerError, UnsupportedError
 from glassformer.pretrained import NotARunError
 from glassformer.training.data_cache import no_log
 from glassformer.training.recipe import parse_recipe
@@ -55,6 +56,38 @@ def test_training_keeps_a_training_file_in_the_run_folder(tmp_path, monkeypatch)
     with pytest.raises(NotARunError):
         train_in(".", "data/pairs.tsv")
     assert pairs.read_text() == PAIRS
+
+
+@pytest.mark.parametrize("changes", [{"data": {"columns": ["a", "b"]}}, {"model": {"preset": "vit"}}, {}])
+def test_a_rejected_run_leaves_no_folder(tmp_path, changes):
+    """Also one that is rejected after its data were prepared; files of others stay."""
+    pairs, folder = tmp_path / "pairs.tsv", tmp_path / "runs" / "new"
+    pairs.write_text(PAIRS)
+    recipe = {**RECIPE, "data": {"train": [str(pairs)], "valid": 0.2}}
+    recipe = {
+        name: {**value, **changes.get(name, {})} if isinstance(value, dict) else value
+        for name, value in recipe.items()
+    }
+
+    def log(message):
+        if not changes and "for training" in message:
+            (folder / "notes.md").write_text("mine")
+            assert (folder / "data").is_dir() and (folder / "tokenizer").is_dir()
+            raise UnsupportedError("a model", "this job")
+
+    with pytest.raises(GlassformerError):
+        run(parse_recipe(recipe), folder, log=log)
+    if changes:
+        assert [path.name for path in tmp_path.iterdir()] == ["pairs.tsv"]
+    else:
+        assert [path.name for path in folder.iterdir()] == ["notes.md"]
+
+
+def test_a_rejected_run_keeps_an_existing_folder(tmp_path):
+    (tmp_path / "run").mkdir()
+    with pytest.raises(GlassformerError):
+        train_in(tmp_path / "run", tmp_path / "missing.tsv")
+    assert (tmp_path / "run" / "request.json").is_file()
 
 
 @pytest.mark.parametrize("left", [(), ("lock",), ("lock", "lock.json"), (".request.json.0a1b2c3d.tmp",)])

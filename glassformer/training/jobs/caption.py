@@ -53,6 +53,7 @@ class CaptionJob(ImageTextJob[ImageCaptionData]):
     template = "eos"
     unit, count = "tokens", staticmethod(count_labels)
     min_valid_images = 2  # CIDEr compares images
+    text_cost = 5 / 3
     languages: tuple[str, ...] = ()
 
     def base_image_input(self) -> Any:

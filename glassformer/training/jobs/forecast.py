@@ -221,11 +221,12 @@ class ForecastJob(Job[SeriesData]):
         tuning, rows = self.fine_tuning, len(windows) * channels
         options = forecaster_options(context, rows)
         self.fill_model(supported_options(self.preset, options))
-        epochs, reason = forecaster_epochs(
+        epochs, flops = forecaster_epochs(
             hardware, {**options, **self.recipe.model.overrides}, rows, horizon, context
         )
         if not tuning and not self.has_length:
-            reasons.append(reason)
+            reasons.append(f"{epochs:g} epochs")
+            self.training_seconds = flops / hardware.measured_flops
         return reasons + self.fill_training(
             windows, batch=batch, epochs=5 if tuning else epochs, lr=1e-4 if tuning else 1e-3
         )

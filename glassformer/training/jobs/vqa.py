@@ -72,6 +72,7 @@ class VQAJob(ImageTextJob[ImageQuestionData]):
     template = "cls_sep"
     fields = ("question", "answer", "image")
     row, unit, count = "question", "answers", staticmethod(count_labels)
+    text_cost = 2 / 3  # with and without the image
 
     @cached_property
     def answers(self) -> AnswerFormat:
