@@ -31,7 +31,7 @@ from glassformer.errors import (
     UnsupportedError,
 )
 from glassformer.messages import plural, quantity
-from glassformer.tasks.registry import IMAGE_QUESTION, TaskSpec
+from glassformer.tasks.registry import TaskSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,7 +82,7 @@ def run_lines(run: TaskRun, options: LineOptions) -> None:
     columns = 1 if text is not None else spec.inputs.columns
     if options.file is not None and bundle.job.data_columns is None and spec.inputs.names:
         options.columns = options.columns or [*spec.inputs.names]
-    if spec.inputs == IMAGE_QUESTION and run.inputs:
+    if spec.inputs.crossed and run.inputs:
         if options.file is not None:
             raise ConflictError(names=("IMAGE", "file"), reason="both give the inputs")
         inputs = read_image_questions(run.inputs, expand_folders(run.inputs, bundle))

@@ -127,8 +127,7 @@ def output_of(spec: TaskSpec) -> tuple[type[Any], Callable[[TaskRun, Any], None]
     from glassformer.cli import predict
 
     groups = {"never": predict.LineOptions, "allowed": predict.PairOptions, "always": predict.QuestionOptions}
-    names_context = spec.inputs != registry.IMAGE_QUESTION
-    return groups[spec.inputs.pairs if names_context else "never"], predict.run_lines
+    return groups["never" if spec.inputs.crossed else spec.inputs.pairs], predict.run_lines
 
 
 def help_text(spec: TaskSpec) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,13 +31,14 @@ from glassformer.processors.text import require_tokenizer
 from glassformer.tasks.base import (
     BATCH_TOKENS,
     BatchTask,
+    Task,
     check_at_least,
     check_finite,
     encoder_model,
 )
 from glassformer.tasks.chat import ChatGenerator
 from glassformer.tasks.classification import LabelScorer
-from glassformer.tasks.declarations.ask import UNANSWERED, ImageAnswer, ScoredAnswer
+from glassformer.tasks.declarations.ask import UNANSWERED, ImageAnswer, ScoredAnswer, Way
 from glassformer.tasks.text_generation import Document, generation_params, memory_errors, special_tokens
 
 MAX_ANSWER_TOKENS = 32  # if neither the folder nor the caller sets a limit
@@ -215,3 +216,10 @@ class AnswerChat(ChatGenerator):
         return best_answer(
             [ScoredAnswer(answer=one.text.strip(), score=math.exp(min(0.0, one.score))) for one in ranked]
         )
+
+
+TASKS: dict[Way, Callable[..., Task[Any, ImageAnswer]]] = {
+    "choose": AnswerClassifier,
+    "generate": AnswerGenerator,
+    "chat": AnswerChat,
+}

@@ -38,7 +38,8 @@ class InputKind:
     """What one input of a task is. Every edge has one way to take each kind, so the set is small and closed.
 
     modalities: what it may be, depending on the model. columns: of a table, at most. pairs: a second text
-    belongs to it; "always", or "allowed". names: of the columns by default.
+    belongs to it; "always", or "allowed". names: of the columns by default. crossed: whether a command takes
+    images, then texts, and combines each of them with each.
     """
 
     name: str
@@ -46,6 +47,7 @@ class InputKind:
     columns: int = 1
     pairs: Literal["never", "allowed", "always"] = "never"
     names: tuple[str, ...] = ()
+    crossed: bool = False
 
 
 TEXT = InputKind("text", ("text",))
@@ -53,7 +55,7 @@ PROMPT = InputKind("prompt", ("text",))
 QUESTION = InputKind("question and context", ("text",), columns=2, pairs="always")
 IMAGE = InputKind("image", ("image",))
 IMAGE_QUESTION = InputKind(
-    "image and question", ("image",), columns=2, pairs="always", names=("image", "question")
+    "image and question", ("image",), columns=2, pairs="always", names=("image", "question"), crossed=True
 )
 MARKED_IMAGE = InputKind("image and prompts", ("image",))  # the prompts are options: a request has one image
 TEXT_OR_IMAGE = InputKind("text or image", ("text", "image"))

@@ -27,6 +27,7 @@ from glassformer.generation.inference_model import prepare_for_inference
 from glassformer.generation.prompt import Prompt
 from glassformer.processors.image_prompt import IMAGE_PART
 from glassformer.processors.text import truncate_longest_first
+from glassformer.tasks.declarations.ask import way_to_answer
 from glassformer.tasks.text_generation import special_tokens
 from glassformer.tokenization import Tokenizer
 from glassformer.training.encoding import eos_id
@@ -226,17 +227,8 @@ class ChatAnswers(AnswerFormat):
 
 def answer_format(base: Bundle | None) -> type[AnswerFormat] | None:
     """Return how a model answers questions about images; None if it does not."""
-    if base is None:
-        return ChosenAnswers
-    spec = base.spec
-    if spec.modalities != ("text", "image"):
-        return None
-    kinds = {
-        ("encoder-only", "label"): ChosenAnswers,
-        ("encoder-decoder", "next tokens"): GeneratedAnswers,
-        ("decoder-only", "next tokens"): ChatAnswers,
-    }
-    return kinds.get((spec.architecture, str(spec.yields)))
+    way = "choose" if base is None else way_to_answer(base.spec)
+    return {"choose": ChosenAnswers, "generate": GeneratedAnswers, "chat": ChatAnswers, None: None}[way]
 
 
 class ImageQuestionExamples(CaptionExamples):

@@ -56,30 +56,26 @@ def open_session(folder: Path, options: TrainingOptions) -> Iterator[Session]:
     try:
         if parallel.main:
             check_run_folder(folder)
-        main = parallel.main
-        with (
-            _removed_on_failure(folder) if main else nullcontext(),
-            RunLock(folder) if main else nullcontext(),
-        ):
-            with StopSignals(main=main) as signals:
-                if main:
-                    for name in (BEST, MODEL, "tokenizer"):
-                        recover_folder(folder / name)
-                yield Session(parallel=parallel, signals=signals)
+        with _locked(folder) if parallel.main else nullcontext(), StopSignals(main=parallel.main) as signals:
+            if parallel.main:
+                for name in (BEST, MODEL, "tokenizer"):
+                    recover_folder(folder / name)
+            yield Session(parallel=parallel, signals=signals)
         parallel.barrier()
     finally:
         parallel.close()
 
 
 @contextmanager
-def _removed_on_failure(folder: Path) -> Iterator[None]:
-    """Remove a new run folder if the run is rejected before its first step.
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a run folder; remove it if it is new and the run is rejected before its first step.
 
     Only what a start writes is removed, and folders that are empty then.
     """
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        yield
+        with RunLock(folder):
+            yield
     except GlassformerError:
         if folder in new and not (folder / "checkpoints").exists() and not _has_steps(folder):
             for name in STARTED:

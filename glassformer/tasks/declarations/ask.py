@@ -21,11 +21,12 @@ from glassformer.tasks.registry import (
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
 
-# the task for each kind of model: it chooses among known answers, generates answers, or chats
-KINDS = {
-    ("encoder-only", "label"): "AnswerClassifier",
-    ("encoder-decoder", "next tokens"): "AnswerGenerator",
-    ("decoder-only", "next tokens"): "AnswerChat",
+Way = Literal["choose", "generate", "chat"]
+# by architecture and output: a model chooses among known answers, generates answers, or chats
+WAYS: Mapping[tuple[str, str], Way] = {
+    ("encoder-only", "label"): "choose",
+    ("encoder-decoder", "next tokens"): "generate",
+    ("decoder-only", "next tokens"): "chat",
 }
 
 
@@ -84,11 +85,10 @@ def make(bundle: Bundle, options: AskOptions) -> Any:
     from glassformer.errors import UnsupportedError
     from glassformer.tasks import image_questions
 
-    if not accepts(bundle.spec):
+    if (way := way_to_answer(bundle.spec)) is None:
         hint = "use a model of questions about images, e.g. of the job vqa"
         raise UnsupportedError(bundle.display_name, "questions about images", hint=hint)
-    kind = getattr(image_questions, KINDS[bundle.spec.architecture, str(bundle.spec.yields)])
-    return kind(bundle, **options.kwargs())
+    return image_questions.TASKS[way](bundle, **options.kwargs())
 
 
 def notes(bundle: Bundle, results: Sequence[ImageAnswer]) -> list[str]:
@@ -100,8 +100,10 @@ def notes(bundle: Bundle, results: Sequence[ImageAnswer]) -> list[str]:
     return [f"{quantity(count, 'question')} with words that {rest}"]
 
 
-def accepts(spec: Any) -> bool:
-    return spec.modalities == ("text", "image") and (spec.architecture, spec.yields) in KINDS
+def way_to_answer(spec: Any) -> Way | None:
+    """Return how a model answers questions about images; None if it does not."""
+    reads_both = spec.modalities == ("text", "image")
+    return WAYS.get((spec.architecture, spec.yields)) if reads_both else None
 
 
 TASK = TaskSpec(
@@ -117,7 +119,7 @@ TASK = TaskSpec(
     second="questions",
     options=AskOptions,
     result=ImageAnswer,
-    accepts=accepts,
+    accepts=lambda spec: way_to_answer(spec) is not None,
     view=lambda spec: spec.architecture == "encoder-only",
     make=make,
     returns="ImageAnswer",
