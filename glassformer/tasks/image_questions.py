@@ -218,7 +218,7 @@ class AnswerChat(ChatGenerator):
         )
 
 
-TASKS: dict[Way, Callable[..., Task[Any, ImageAnswer]]] = {
+TASKS: dict[Way, Callable[..., Task[Any, Any]]] = {
     "choose": AnswerClassifier,
     "generate": AnswerGenerator,
     "chat": AnswerChat,
