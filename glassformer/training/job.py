@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.families.sidecars import JobInfo
 from glassformer.messages import plural, quantity
 from glassformer.tokenization.train import Template
+from glassformer.training.callbacks import TrainerCallback
 from glassformer.training.data_cache import Log
 from glassformer.training.hardware import Hardware
 from glassformer.training.learner import Learner, count_labels
@@ -191,6 +192,11 @@ class Job(ABC, Generic[Data]):
     def test(self, folder: Path, device: torch.device) -> dict[str, float]:
         """Return the metrics of the final model in `folder` on the test split; empty without a test split."""
         return {}
+
+    @property
+    def callbacks(self) -> Sequence[TrainerCallback]:
+        """Code that runs during the training, besides the callbacks of the caller."""
+        return ()
 
     @property
     def has_length(self) -> bool:

@@ -99,7 +99,7 @@ def run(
             job.recipe.training,
             seed=job.recipe.seed,
             folder=root,
-            callbacks=[_TestSplit(job), *callbacks],
+            callbacks=[*job.callbacks, _TestSplit(job), *callbacks],
             facts={"job": job.recipe.job, **job.facts},
         )
         return trainer.train_in(session)

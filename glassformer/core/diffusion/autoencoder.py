@@ -25,6 +25,7 @@ from glassformer.core.observe import Observer, scope, tap
 from glassformer.errors import InvalidValueError, ShapeError, UnsupportedError
 
 MIN_LOG_VARIANCE, MAX_LOG_VARIANCE = -30.0, 20.0
+KL_WEIGHT, COMMITMENT_WEIGHT = 1e-6, 0.25  # in the loss
 
 
 class GaussianLatents(NamedTuple):
@@ -52,6 +53,17 @@ class GaussianLatents(NamedTuple):
         terms = self.mean.square() + self.log_variance.exp() - 1.0 - self.log_variance
         return 0.5 * terms.flatten(1).sum(1)
 
+    def training_latents(self) -> Tensor:
+        """Return the latents that the decoder is trained on: a sample."""
+        return self.sample(torch.randn_like(self.mean))
+
+    def penalty(self, values: int) -> Tensor:
+        """Return the term of the loss besides the reconstruction: the divergence, with a small weight.
+
+        values: number of values of an image, over which the reconstruction error is averaged
+        """
+        return KL_WEIGHT * self.divergence().mean() / values
+
 
 class QuantizedLatents(NamedTuple):
     """Codes of latents.
@@ -67,6 +79,14 @@ class QuantizedLatents(NamedTuple):
     vectors: Tensor
     codebook_loss: Tensor
     commitment_loss: Tensor
+
+    def training_latents(self) -> Tensor:
+        """Return the latents that the decoder is trained on: the codes."""
+        return self.latents
+
+    def penalty(self, values: int) -> Tensor:
+        """Return the term of the loss besides the reconstruction; see `GaussianLatents.penalty`."""
+        return self.codebook_loss + COMMITMENT_WEIGHT * self.commitment_loss
 
 
 class GaussianBottleneck(nn.Module):
@@ -103,8 +123,11 @@ class Codebook(nn.Module):
 
     def encode(self, x: Tensor) -> QuantizedLatents:
         vectors = self.project(x).movedim(1, -1)  # (B, h, w, E)
-        with torch.no_grad():  # |v - c|^2 without |v|^2, which is the same for all codes
-            distances = self.codes.square().sum(-1) - 2 * vectors @ self.codes.T
+        # in mixed precision too, the nearest code is found in float32
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            codes = self.codes.to(torch.promote_types(self.codes.dtype, torch.float32))
+            # |v - c|^2 without |v|^2, which is the same for all codes
+            distances = codes.square().sum(-1) - 2 * vectors.to(codes) @ codes.T
             ids = distances.argmin(-1)
         codes = F.embedding(ids, self.codes)
         latents = vectors + (codes - vectors).detach()

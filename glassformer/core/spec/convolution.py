@@ -170,6 +170,11 @@ class AutoencoderSpec(ModelSpec):
         """Pixels per latent cell and side."""
         return 1 << sum(level.resample == "down" for level in self.encoder)
 
+    @property
+    def num_codes(self) -> int | None:
+        """Number of codes of the codebook; None without a codebook."""
+        return self.latents.num_codes if isinstance(self.latents, CodebookSpec) else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class UNetSpec(ModelSpec):

@@ -13,7 +13,7 @@ from glassformer.core.spec.architectures import (
     ModelSpec,
     NormalSpec,
 )
-from glassformer.core.spec.convolution import AutoencoderSpec, CodebookSpec, UNetSpec
+from glassformer.core.spec.convolution import AutoencoderSpec, UNetSpec
 from glassformer.core.spec.diffusion import ConditionedLatentsSpec
 from glassformer.core.spec.text import HeadSpec, InputSpec, LanguageModelSpec, Output, TokensSpec
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError
@@ -141,7 +141,7 @@ class ImageTokensModelSpec(ModelSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         read, head = self.decoder.input, self.decoder.head
-        if not isinstance(self.autoencoder.latents, CodebookSpec):
+        if self.autoencoder.num_codes is None:
             raise MissingValueError("codebook", "by an autoencoder of image tokens")
         if not isinstance(read, TokensSpec) or not isinstance(head, LanguageModelSpec) or self.decoder.tied:
             raise InvalidValueError("decoder", read.kind, "a decoder of tokens whose head is not tied")
@@ -157,7 +157,7 @@ class ImageTokensModelSpec(ModelSpec):
 
     @property
     def num_codes(self) -> int:
-        return int(self.autoencoder.latents.num_codes)  # type: ignore[union-attr]
+        return self.autoencoder.num_codes or 0
 
     @property
     def image_start_id(self) -> int:
