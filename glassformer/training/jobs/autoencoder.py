@@ -23,6 +23,7 @@ from glassformer.data.sources import Stamp, fingerprint_files
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE, JobInfo
 from glassformer.metrics.images import psnr
+from glassformer.tasks.drawing import to_images
 from glassformer.training import sections
 from glassformer.training.callbacks import TrainerCallback
 from glassformer.training.data_cache import DataCache
@@ -31,16 +32,18 @@ from glassformer.training.hardware import Hardware
 from glassformer.training.job import Job
 from glassformer.training.job_spec import JobSpec
 from glassformer.training.learner import Learner
+from glassformer.training.logging.sample_images import tile_images
 from glassformer.training.model_setup import new_model_spec
 from glassformer.training.recipe import BatchLimits
 from glassformer.training.sections import DataSection, Paths
-from glassformer.training.task import ValidationResult, evaluation_batches
+from glassformer.training.task import SampleImage, ValidationResult, evaluation_batches
 
 EPOCH_IMAGES: Final = 1_000_000  # seen in training by default
 REVIVAL_STEPS: Final = 50  # steps between two looks for unused codes
 REVIVAL_END: Final = 0.8  # of the training; afterwards the codes settle
 SAMPLED_IMAGES: Final = 512  # on which a code must be used
 SAMPLED_BATCH: Final = 64
+SHOWN_IMAGES: Final = 8  # in the report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +196,7 @@ class AutoencoderJob(Job[PixelData]):
         self, learner: AutoencoderLearner, valid: PixelExamples, device: torch.device
     ) -> ValidationResult:
         """Compute the loss, the quality of the reconstructed images, and the share of codes in use."""
+        shown: list[SampleImage] = []
         total, quality, num_codes = 0.0, 0.0, learner.model.spec.num_codes
         counts = torch.zeros(num_codes or 0, dtype=torch.long, device=device)
         limits = self.recipe.training.batch_limits(BatchLimits(batch_size=64))
@@ -202,12 +206,23 @@ class AutoencoderJob(Job[PixelData]):
             restored = learner.model.decode(found.latents).float()
             total += len(images) * float(F.mse_loss(restored, images) + found.penalty(images[0].numel()))
             quality += float(psnr(restored.clamp(-1, 1), images, data_range=2.0).sum())
+            if not shown and self.recipe.training.log_samples:
+                shown = [compare_images(images[:SHOWN_IMAGES], restored[:SHOWN_IMAGES])]
             if num_codes:
                 counts += found.ids.flatten().bincount(minlength=num_codes)
         metrics = {"loss": total / len(valid), "psnr": quality / len(valid)}
         if num_codes:
             metrics["codes_used"] = code_usage(counts)[0]
-        return ValidationResult(metrics=metrics)
+        return ValidationResult(metrics=metrics, images=shown)
+
+
+def compare_images(images: Tensor, restored: Tensor) -> SampleImage:
+    """Return a picture of images (B, 3, H, W), and below each what an autoencoder makes of it."""
+    pixels = np.stack([np.asarray(image) for image in to_images(torch.cat((images, restored)))])
+    grid = tile_images(pixels, columns=len(images))
+    return SampleImage(
+        name="reconstructions", caption="images, and below them their reconstructions", pixels=grid
+    )
 
 
 JOB = JobSpec(
