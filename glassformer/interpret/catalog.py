@@ -87,7 +87,8 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
     folder = None if bundle.folder is None else bundle.folder.resolve()
     run = None if folder is None else run_of(folder)
     examples = (run and run_inputs(bundle, run)) or example_inputs(bundle)
-    architecture = "two-tower" if spec.architecture == "two towers" else architecture
+    others = {"two towers": "two-tower", "diffusion model": "diffusion"}
+    architecture = others.get(spec.architecture, architecture)
     read = spec.inputs()[0]
     images = spec.inputs() if "image" in view.needs else ()
     return schema.ModelInfo(
@@ -101,7 +102,7 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
         labels=None if labels is None else tuple(label_names(bundle, labels)),
         languages=view.languages(),
         outline=schema.ModelOutline(
-            d_model=stacks[-1].d_model if stacks else spec.decoder.d_model,
+            d_model=(stacks or list(spec.stacks().values()))[-1].d_model,
             stacks=stacks,
             head=schema.OutputHeadInfo(
                 kind=spec.head.kind,

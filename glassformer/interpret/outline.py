@@ -71,15 +71,16 @@ _INPUT_NAMES: dict[str, dict[Any, InputNames]] = {
     },
     "EncoderOnly": {"input": InputNames("inputs", "embed", "encoder")},
     "DecoderOnly": {"input": InputNames("inputs", "embed", "decoder")},
+    "DiffusionModel": {},  # its steps are observed one by one
 }
 
 
 def input_names(model: Any) -> dict[Any, InputNames]:
     """Return the names of each input sequence; none if a trace only contains parts of the model."""
+    if model.spec.kind in _INPUT_NAMES:
+        return _INPUT_NAMES[model.spec.kind]
     towers = model.spec.children()
-    return _INPUT_NAMES.get(model.spec.kind) or {
-        name: InputNames(f"{name}s", f"{name}.embed", f"{name}.encoder") for name in towers
-    }
+    return {name: InputNames(f"{name}s", f"{name}.embed", f"{name}.encoder") for name in towers}
 
 
 class StackNames(NamedTuple):

@@ -27,6 +27,7 @@ Kind = Literal[
     "similarity",
     "detect",
     "segment",
+    "draw",
 ]
 SequenceName = str  # "source", "target" or "input"; of later stages and of towers, the name of their stack
 StackName = str  # "encoder", "decoder", "image", "text", or the stages of an encoder: "stage1", ...
@@ -81,6 +82,8 @@ class TraceInput(Schema):
     question, context: the input of a question-answering model; a question about an image has no context.
     points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max)
     in pixels of the image; by default its center.
+    seed, num_inference_steps, guidance_scale: of a drawing; its text is a prompt or a class, and interventions
+    apply from start_step on.
     """
 
     text: str | None = field(default=None, metadata=OMIT)
@@ -93,6 +96,10 @@ class TraceInput(Schema):
     points: tuple[tuple[float, float], ...] | None = field(default=None, metadata=OMIT)
     background_points: tuple[tuple[float, float], ...] | None = field(default=None, metadata=OMIT)
     box: tuple[float, float, float, float] | None = field(default=None, metadata=OMIT)
+    seed: int | None = field(default=None, metadata=OMIT)
+    num_inference_steps: int | None = field(default=None, metadata=OMIT)
+    guidance_scale: float | None = field(default=None, metadata=OMIT)
+    start_step: int | None = field(default=None, metadata=OMIT)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TraceInput:
@@ -261,7 +268,9 @@ class ModelInfo(Schema):
     id: str
     name: str
     family: str | None
-    architecture: Literal["encoder-decoder", "encoder-only", "decoder-only", "two-tower", "promptable"]
+    architecture: Literal[
+        "encoder-decoder", "encoder-only", "decoder-only", "two-tower", "promptable", "diffusion"
+    ]
     kind: Kind
     parameters: int
     bytes: int
@@ -501,6 +510,31 @@ class SegmentOutcome(Schema):
     attentions: tuple[TwoWayAttention, ...]
 
 
+class DrawingAttention(Schema):
+    """An attention layer of a denoiser. grid: rows and columns of its queries."""
+
+    name: str
+    kind: Literal["self", "cross"]
+    heads: int
+    grid: tuple[int, int]
+
+
+class DrawOutcome(Schema):
+    """A drawing, by its denoising steps, each at one of the timesteps. size: height, width.
+
+    The tensor `step.N.frames` is (2, h, w, C): what step N is given, and the clean image that it predicts; of
+    the number of steps, the drawing, twice. `step.N.` before the names of an attention layer: at this step.
+    modulation: name of the tensor (layers, 6, steps) of the norms of shift, scale and gate of attention, then
+    of the feed-forward layer.
+    """
+
+    kind: Literal["draw"] = "draw"
+    timesteps: tuple[float, ...]
+    size: tuple[int, int]
+    attentions: tuple[DrawingAttention, ...]
+    modulation: str | None
+
+
 Outcome = (
     TextOutcome
     | FillOutcome
@@ -511,6 +545,7 @@ Outcome = (
     | SimilarityOutcome
     | DetectOutcome
     | SegmentOutcome
+    | DrawOutcome
 )
 
 

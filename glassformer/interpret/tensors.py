@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +42,7 @@ MAX_BYTES = 32_000_000  # of one response
 MAX_COMPUTED = 128_000_000  # numbers, before pooling
 MAX_DISTANCE = 512  # maximum number of positions of an unlimited scheme, and of distances
 _OCCLUSION = re.compile(r"occlusion(?:\.([1-9]))?")  # with the size of the covered squares
+_STEP = re.compile(r"step\.(\d{1,4})\.(.+)")  # of a drawing
 _OF_QUESTIONS = {"occlusion.words": mask_words, "attention.blocks": attention_blocks}
 _ITEM = re.compile(r"(\d{1,9})|(\d{0,9}):(\d{0,9})(?::(\d{1,9}))?", re.ASCII)
 
@@ -119,6 +121,12 @@ def read_tensor(
 
 
 def _part(trace: Trace, name: str, slices: str) -> Tensor:
+    if trace.film is not None and (match := _STEP.fullmatch(name)) is not None:
+        step, name = int(match[1]), match[2]
+        if name == "frames":
+            frames = trace.film.frames(step)
+            return frames[parse_slice(slices, frames.shape)]
+        trace = replace(trace, film=None, record=trace.film.record(step), derived={})
     owner, _, tail = name.rpartition(".")
     if tail in STAGES and owner in trace.record.attention_contexts:
         return _attention_matrix(trace, owner, tail, slices)

@@ -17,6 +17,7 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core.observe import Record
 from glassformer.interpret import schema
+from glassformer.interpret.film import Film
 from glassformer.interpret.outline import (
     describe_attentions,
     describe_stacks,
@@ -35,7 +36,8 @@ class Trace:
     """Everything recorded for one input.
 
     record: the observed forward pass, with the model's output. prepared: the input of the forward pass.
-    derived: other tensors by name: those of the outcome, and those computed on demand.
+    derived: other tensors by name: those of the outcome, and those computed on demand. film: the steps of a
+    drawing.
     """
 
     id: str
@@ -47,6 +49,7 @@ class Trace:
     outcome: schema.Outcome
     forward_seconds: float
     derived: dict[str, Tensor] = field(default_factory=dict)
+    film: Film | None = None
 
     @property
     def kind(self) -> schema.Kind:
@@ -76,7 +79,8 @@ class Trace:
         tensors = [*self.record.tensors.values(), *self.derived.values()]
         tensors += [used.bias for used in self.record.attention_contexts.values() if used.bias is not None]
         storages = [tensor.untyped_storage() for tensor in tensors]
-        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+        film = 0 if self.film is None else self.film.bytes
+        return film + sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def info(self) -> schema.TraceInfo:
         stacks = describe_stacks(self.bundle)
@@ -130,6 +134,7 @@ def trace_model(
         outcome=run.outcome,
         forward_seconds=run.seconds,
         derived=dict(run.tensors),
+        film=run.film,
     )
 
 

@@ -22,6 +22,7 @@ from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.interpret.similarity import compare_images_texts
 from glassformer.interpret.tensors import read_tensor
 from glassformer.interpret.views import view_of
+from glassformer.interpret.views.drawing import MAX_STEPS
 from glassformer.server import schema as http
 from glassformer.server.schema import Language, ModelName, RequestModel, Text, TokenId
 from glassformer.server.task_schema import generation_parameters
@@ -65,6 +66,10 @@ class TraceRequest(RequestModel):
     points: Annotated[list[http.PointXY], Field(max_length=64)] | None = None
     background_points: Annotated[list[http.PointXY], Field(max_length=64)] | None = None
     box: http.BoxXYXY | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    num_inference_steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = None
+    guidance_scale: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    start_step: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = None
     interventions: Annotated[
         list[Annotated[schema.Intervention, Field(discriminator="kind")]],
         Field(max_length=schema.MAX_INTERVENTIONS),

@@ -18,8 +18,10 @@ from torch import Tensor
 from glassformer.api import Pipeline, tiny
 from glassformer.bundle import Bundle
 from glassformer.core import spec
+from glassformer.core.build import build_model
 from glassformer.core.observe import observe
-from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE, JobInfo
+from glassformer.diffusion import DDIM, write_scheduler_config
+from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE, SCHEDULER_FILE, JobInfo
 from glassformer.interpret.interventions import IntervenedForward
 from glassformer.interpret.prepared_input import PreparedInput
 from glassformer.interpret.schema import FillOutcome, Intervention, Kind, TraceInput
@@ -55,6 +57,26 @@ def _random_bundle(family: str, tokenizer: Tokenizer | None = None, **settings: 
         model = tiny(family, **settings).eval()
     perturb_parameters(model)
     return Pipeline(model=model, tokenizer=tokenizer, family=family)
+
+
+def drawing_model(denoiser: str, *, latent: bool = True) -> Bundle:
+    """A tiny model that draws: from classes, or from texts with a text encoder."""
+    part, text_dim = tiny(denoiser).spec, {"pixart": 24, "unet_2d_condition": 16}.get(denoiser)
+    words: Any = None if text_dim is None else tiny("bert", d_model=text_dim, vocab_size=len(VOCABULARY)).spec
+    whole = spec.DiffusionModelSpec(
+        denoiser=part,
+        autoencoder=tiny("autoencoder_kl").spec if latent else None,
+        text_encoder=words,
+        text_len=None if words is None else 16,
+        mask_padding=denoiser == "pixart",
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = build_model(whole).eval()
+    perturb_parameters(model)
+    bundle = Pipeline(model=model, tokenizer=wordpieces() if words else None)
+    bundle.files[SCHEDULER_FILE] = write_scheduler_config(DDIM())
+    return bundle
 
 
 def tiny_bundle(family: str, **settings: Any) -> Bundle:

@@ -13,9 +13,9 @@ REGISTERED: dict[str, type[View]] = {}  # views that are declared elsewhere, e.g
 
 @cache
 def _views() -> dict[str, type[View]]:
-    from glassformer.interpret.views import generated_text, images, samples, series, texts
+    from glassformer.interpret.views import drawing, generated_text, images, samples, series, texts
 
-    modules = (generated_text, images, samples, series, texts)
+    modules = (drawing, generated_text, images, samples, series, texts)
     return {view.kind: view for module in modules for view in module.VIEWS}
 
 

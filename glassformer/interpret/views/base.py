@@ -16,6 +16,7 @@ from glassformer.core.observe import Record, observe
 from glassformer.errors import MissingValueError, UnsupportedError
 from glassformer.generation import GenerationOptions
 from glassformer.interpret import schema
+from glassformer.interpret.film import Film
 from glassformer.interpret.generated_text import GenerationInput
 from glassformer.interpret.interventions import IntervenedForward
 from glassformer.interpret.outline import describe_stacks
@@ -28,13 +29,17 @@ MAX_BYTES = 3 << 30  # of one trace
 
 
 class ViewRun(NamedTuple):
-    """What a view recorded and computed for one input. tensors: those that the outcome names."""
+    """What a view recorded and computed for one input.
+
+    tensors: those that the outcome names. film: further steps, of a drawing
+    """
 
     prepared: PreparedInput
     record: Record
     outcome: schema.Outcome
     tensors: Mapping[str, Tensor]
     seconds: float
+    film: Film | None = None
 
 
 class View:

@@ -1,0 +1,204 @@
+"""The denoising steps of one drawing, computed as far as they are looked at.
+
+Only small samples are kept; pictures and attention of a step are computed again when they are asked for.
+C channels, D d_model, K head width, L layers, N steps, T patches, h and w rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from threading import RLock
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glassformer.core.attention import MultiHeadAttention
+from glassformer.core.block import Block
+from glassformer.core.diffusion.modulation import AdaptiveNorm
+from glassformer.core.inputs import LatentInputs
+from glassformer.core.observe import Observer, Record, observe
+from glassformer.errors import InvalidValueError, UnsupportedError
+from glassformer.interpret import schema
+from glassformer.tasks.drawing import DiffusionImageGenerator
+
+MAX_SIDE = 320  # pixels of a picture of the film
+MAX_MATRIX = 1 << 25  # weights of an attention layer; larger ones are not listed
+
+
+class Film:
+    """The film of one prompt and seed.
+
+    num_words: tokens of the prompt; None for a class. start: the step from which on interventions apply.
+    latents: what the denoiser is given at each step (1, C, h, w), and after the last step the sample.
+    clean: the clean sample that it predicts at each step.
+    """
+
+    def __init__(
+        self,
+        task: DiffusionImageGenerator,
+        prompt: Any,
+        *,
+        num_words: int | None = None,
+        interventions: Iterable[schema.Intervention] = (),
+        start: int = 0,
+    ) -> None:
+        self.task, self.start = task, start
+        self.latents: list[Tensor] = []
+        self.clean: list[Tensor] = []
+        self.edits: dict[str, Callable[[Tensor], Tensor]] = {}
+        self.hidden_words: list[int] = []
+        for intervention in interventions:
+            self._add(intervention, num_words)
+        with torch.no_grad():
+            self.condition, _ = task.conditions([prompt])
+            self._steps: Iterator[Any] = task.steps(self._predict, [prompt], task.seeds)
+        self._last: tuple[int, Record] | None = None
+        self._lock = RLock()
+
+    def __len__(self) -> int:
+        return len(self.task.sampler)
+
+    def _add(self, intervention: schema.Intervention, num_words: int | None) -> None:
+        match intervention:
+            case schema.AblateHead(attention=name, head=head):
+                attentions = dict(_attentions(self.task.model))
+                if name not in attentions:
+                    raise schema.ItemNotFoundError("attention", name, attentions)
+                if not 0 <= head < attentions[name].num_heads:
+                    raise InvalidValueError("head", head, f"0 to {attentions[name].num_heads - 1}")
+                self.edits[f"{name}.heads"] = _without_head(head, self.edits.get(f"{name}.heads"))
+            case schema.MaskToken(sequence="text", position=position) if num_words is not None:
+                if not 0 <= position < num_words:
+                    raise InvalidValueError("text position", position, f"0 to {num_words - 1}")
+                self.hidden_words.append(position)
+            case _:
+                name = self.task.bundle.display_name
+                raise UnsupportedError(name, f"the intervention {intervention.kind} on this input")
+
+    def _predict(self, inputs: LatentInputs) -> Tensor:
+        """Take the next step: run the denoiser on one row, or on one without and one with the condition."""
+        step = len(self.latents)
+        self.latents.append(inputs.latents[-1:])
+        edits = self._edits(step)
+        output: Tensor = self.task.model(self._hide(inputs, step), obs=Observer((), edits) if edits else None)
+        return output
+
+    def _edits(self, step: int) -> Mapping[str, Callable[[Tensor], Tensor]]:
+        return self.edits if step >= self.start else {}
+
+    def _hide(self, inputs: LatentInputs, step: int) -> LatentInputs:
+        """Mask the words that are switched off, in the row with the condition."""
+        if not self.hidden_words or step < self.start or inputs.text is None:
+            return inputs
+        mask = inputs.text_mask
+        shown = (
+            mask.clone() if isinstance(mask, Tensor) else inputs.text.new_ones(inputs.text.shape[:2]).bool()
+        )
+        shown[-1, self.hidden_words] = False
+        return replace(inputs, text_mask=shown)
+
+    def run(self, step: int) -> None:
+        """Take all steps up to this one."""
+        if not 0 <= step < len(self):
+            raise InvalidValueError("step", step, f"0 to {len(self) - 1}")
+        with self._lock:
+            while len(self.clean) <= step:
+                _, taken = next(self._steps)
+                self.clean.append(taken.pred_original_sample)
+                if len(self.clean) == len(self):
+                    self.latents.append(taken.prev_sample)
+                    next(self._steps, None)  # checks that the sample is finite
+
+    @torch.inference_mode()
+    def frames(self, step: int) -> Tensor:
+        """Return two pictures (2, h, w, C): what a step is given, and the clean image that it predicts.
+
+        step: the number of steps gives the drawing, twice.
+        """
+        done = step == len(self)
+        self.run(step - done)
+        latents = [self.latents[step], self.latents[step] if done else self.clean[step]]
+        pixels = torch.cat([self.task.model.decode(x) for x in latents]).float()
+        if (side := max(pixels.shape[-2:])) > MAX_SIDE:
+            pixels = F.interpolate(pixels, scale_factor=MAX_SIDE / side, mode="area")
+        return ((pixels / 2 + 0.5).clamp(0, 1) * 255).round().byte().movedim(1, -1).cpu()
+
+    def record(self, step: int) -> Record:
+        """Return queries and keys of a step, of the row with the condition; those of one step are kept."""
+        self.run(step)
+        with self._lock:
+            if self._last is None or self._last[0] != step:
+                timestep = self.task.sampler.timesteps[step].to(self.task.bundle.device)
+                inputs = self._hide(LatentInputs(self.latents[step], timestep, **self.condition), step)
+                edits = self._edits(step)
+                self._last = step, observe(self.task.model, inputs, want=("*.q", "*.k"), edit=edits)
+            return self._last[1]
+
+    def attentions(self) -> tuple[schema.DrawingAttention, ...]:
+        """Describe the attention layers whose weights can be shown, in the order of the data flow."""
+        record, found = self.record(0), []
+        for name in record.attentions():
+            (_, heads, queries, _), keys = record[f"{name}.q"].shape, record[f"{name}.k"].shape[2]
+            grid = _grid(queries, self.latents[0].shape[-2:])
+            if grid is not None and heads * queries * keys <= MAX_MATRIX:
+                kind: Any = "cross" if name.endswith("cross_attn") else "self"
+                found.append(schema.DrawingAttention(name=name, kind=kind, heads=heads, grid=grid))
+        return tuple(found)
+
+    @torch.inference_mode()
+    def modulation(self) -> Tensor | None:
+        """Return the norms (L, 6, N) of the vectors of adaptive norms, at each step; None without these.
+
+        The vectors: shift, scale and gate of attention, then of the feed-forward layer.
+        """
+        denoiser = self.task.model.denoiser
+        blocks = [
+            b for b in denoiser.modules() if isinstance(b, Block) and isinstance(b.norm_self, AdaptiveNorm)
+        ]
+        if not blocks:
+            return None
+        latents, norms = self.latents[0], []
+        for timestep in self.task.sampler.timesteps.to(latents.device):
+            condition = denoiser.embed(LatentInputs(latents, timestep, **self.condition)).condition
+            norms.append([_vector_norms(block, condition) for block in blocks])
+        return torch.tensor(norms).movedim(0, -1)
+
+    @property
+    def bytes(self) -> int:
+        """The memory of all samples and of the queries and keys of one step."""
+        samples = 2 * (len(self) + 1) * self.latents[0].nbytes
+        return samples + (sum(x.nbytes for x in self._last[1].tensors.values()) if self._last else 0)
+
+
+def _vector_norms(block: Any, condition: Tensor) -> list[float]:
+    parts = (block.norm_self, block.scale_self_attn, block.norm_ffn, block.scale_ffn)
+    return [float(x.float().norm()) for part in parts for x in part.modulation(condition)]
+
+
+def _attentions(model: Any) -> Iterator[tuple[str, MultiHeadAttention]]:
+    for name, module in model.named_modules():
+        if isinstance(module, MultiHeadAttention) and name.startswith("denoiser."):
+            yield name, module
+
+
+def _without_head(head: int, edit: Callable[[Tensor], Tensor] | None) -> Callable[[Tensor], Tensor]:
+    """Return an edit of heads (B, H, T, K) that sets one to zero, after another edit."""
+
+    def apply(x: Tensor) -> Tensor:
+        x = x.clone() if edit is None else edit(x)
+        x[:, head] = 0
+        return x
+
+    return apply
+
+
+def _grid(count: int, size: Sequence[int]) -> tuple[int, int] | None:
+    """Return rows and columns of square patches of latents; None if there is no such number of patches."""
+    for side in range(1, min(size) + 1):
+        rows, columns = (-(-length // side) for length in size)
+        if rows * columns == count:
+            return rows, columns
+    return None

@@ -1,0 +1,186 @@
+"""The film of a drawing: its pictures, attention and interventions are those of the task's loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from glassformer.bundle import Bundle
+from glassformer.core.inputs import LatentInputs
+from glassformer.core.observe import observe
+from glassformer.errors import GlassformerError
+from glassformer.interpret import schema
+from glassformer.interpret.catalog import Catalog, describe_model
+from glassformer.interpret.tensors import read_tensor
+from glassformer.interpret.trace import Trace, trace_model
+from glassformer.tasks import registry
+from glassformer.tasks.drawing import DiffusionImageGenerator
+from tests.interpret.models import drawing_model
+
+STEPS = 4
+PROMPTS = {"dit": "7", "pixart": "the cat sat on the mat.", "unet_2d_condition": "the cat sat"}
+CROSS = {
+    "dit": "denoiser.encoder.blocks.1.self_attn",
+    "pixart": "denoiser.encoder.blocks.1.cross_attn",
+    "unet_2d_condition": "denoiser.encoder.levels.0.attentions.0.stack.blocks.0.cross_attn",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _task() -> Any:
+    if "draw" not in registry.tasks():
+        like = registry.tasks()["detect"]
+        draws = replace(like, name="draw", accepts=lambda s: s.yields == "images", view=lambda s: "draw")
+        registry.REGISTERED["draw"] = draws
+
+
+@pytest.fixture(scope="module", params=PROMPTS)
+def name(request: Any) -> Any:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def bundle(name: str) -> Bundle:
+    return drawing_model(name)
+
+
+def film(bundle: Bundle, name: str, *changes: schema.Intervention, **options: Any) -> Trace:
+    input = schema.TraceInput(text=PROMPTS[name], num_inference_steps=STEPS, seed=5, **options)
+    return trace_model(bundle, input, changes)
+
+
+def frames(trace: Trace, step: int) -> Tensor:
+    return read_tensor(trace, f"step.{step}.frames").values
+
+
+def loop(bundle: Bundle, name: str, **options: Any) -> tuple[Tensor, list[Any]]:
+    """The images (B, h, w, C) and the steps of the task."""
+    taken: list[Any] = []
+    task = DiffusionImageGenerator(
+        bundle, num_inference_steps=STEPS, seed=5, callback=lambda n, step: taken.append(step), **options
+    )
+    drawn = task([PROMPTS[name]])[0].images[0]
+    return torch.from_numpy(np.array(drawn)), taken
+
+
+def test_the_film_ends_with_the_drawing_of_the_task(bundle: Bundle, name: str) -> None:
+    trace = film(bundle, name)
+    expected, taken = loop(bundle, name)
+    assert torch.equal(frames(trace, STEPS)[1], expected)
+    for step in range(STEPS):
+        clean = bundle.model.decode(taken[step].pred_original_sample)[0].detach().movedim(0, -1)
+        assert torch.equal(frames(trace, step)[1], ((clean / 2 + 0.5).clamp(0, 1) * 255).round().byte())
+    outcome: Any = trace.outcome
+    assert len(outcome.timesteps) == STEPS and trace.bytes > 0
+    with pytest.raises(GlassformerError):
+        read_tensor(trace, f"step.{STEPS + 1}.frames")
+
+
+def test_steps_run_only_when_they_are_looked_at(bundle: Bundle, name: str) -> None:
+    trace = film(bundle, name)
+    assert trace.film is not None and len(trace.film.clean) == 1
+    later = frames(trace, 2)
+    assert len(trace.film.clean) == 3
+    again = film(bundle, name)
+    assert torch.equal(frames(again, 2), later)
+
+
+def test_attention_of_a_step_is_that_of_the_denoiser(bundle: Bundle, name: str) -> None:
+    """Computed directly, from the sample that the task had at that step."""
+    trace, step, attention = film(bundle, name), 2, CROSS[name]
+    _, taken = loop(bundle, name)
+    task = DiffusionImageGenerator(bundle, num_inference_steps=STEPS, seed=5)
+    condition, _ = task.conditions(task.load([PROMPTS[name]]))
+    latents = task.sampler.model_input(taken[step - 1].prev_sample, step)
+    record = observe(bundle.model, LatentInputs(latents, task.sampler.timesteps[step], **condition))
+    weights = record.weights(attention)
+    served = read_tensor(trace, f"step.{step}.{attention}.weights", "0,1").values
+    assert torch.allclose(served, weights[0, 1], atol=2e-5)
+    info = next(one for one in trace.outcome.attentions if one.name == attention)  # type: ignore[union-attr]
+    assert info.grid[0] * info.grid[1] == served.shape[0] and info.heads == weights.shape[1]
+    assert not torch.allclose(
+        served,
+        observe(bundle.model, LatentInputs(latents, task.sampler.timesteps[0], **condition)).weights(
+            attention
+        )[0, 1],
+        atol=2e-5,
+    )
+
+
+def test_interventions_apply_from_their_step_on(bundle: Bundle, name: str) -> None:
+    plain = film(bundle, name)
+    head = schema.AblateHead(attention=CROSS[name], head=1)
+    word = schema.MaskToken(sequence="text", position=1)
+    for change in (head, word)[: 1 if name == "dit" else 2]:
+        changed = film(bundle, name, change, start_step=2)
+        assert all(torch.equal(frames(plain, n), frames(changed, n)) for n in range(2))
+        same_input = [frames(trace, 2) for trace in (plain, changed)]
+        assert torch.equal(same_input[0][0], same_input[1][0])  # of the same sample, another prediction
+        assert plain.film is not None and changed.film is not None
+        assert not torch.allclose(plain.film.clean[2], changed.film.clean[2])
+        if change is word:
+            weights = [
+                read_tensor(changed, f"step.{n}.{CROSS[name]}.weights", "0,:,:,1").values for n in (1, 2)
+            ]
+            assert weights[0].min() > 0 and weights[1].max() == 0
+
+
+def test_a_head_that_is_off_contributes_zeros(bundle: Bundle, name: str) -> None:
+    """As if the rows of the output projection that read it were zero."""
+    attention = bundle.model.get_submodule(CROSS[name])
+    changed = film(bundle, name, schema.AblateHead(attention=CROSS[name], head=0))
+    result = frames(changed, STEPS)
+    weight, width = attention.out_proj.weight, attention.value_dim
+    saved = weight.detach().clone()
+    with torch.no_grad():
+        weight[:, :width] = 0
+        expected = frames(film(bundle, name), STEPS)
+        weight.copy_(saved)
+    assert (result.int() - expected.int()).abs().max() <= 1
+    assert not torch.equal(result, frames(film(bundle, name), STEPS))
+
+
+def test_norms_of_the_modulation(bundle: Bundle, name: str) -> None:
+    trace = film(bundle, name)
+    if name == "unet_2d_condition":
+        assert trace.outcome.modulation is None  # type: ignore[union-attr]
+        return
+    norms = read_tensor(trace, "film.modulation").values
+    blocks: Any = bundle.model.get_submodule("denoiser.encoder.blocks")
+    assert norms.shape == (len(blocks), 6, STEPS)
+    task = DiffusionImageGenerator(bundle, num_inference_steps=STEPS)
+    condition, _ = task.conditions(task.load([PROMPTS[name]]))
+    inputs = LatentInputs(torch.zeros(1, 4, 8, 8), task.sampler.timesteps[3], **condition)
+    gates: list[Tensor] = []
+    hook = blocks[0].scale_ffn.modulation.register_forward_hook(lambda m, i, out: gates.append(out[0]))
+    with torch.no_grad():
+        bundle.model(inputs)
+    hook.remove()
+    assert float(norms[0, 5, 3]) == pytest.approx(float(gates[0].norm()), rel=1e-6)
+
+
+def test_a_catalog_describes_and_traces_it(bundle: Bundle, name: str) -> None:
+    info = describe_model(bundle, "mine")
+    assert (info.kind, info.architecture, info.outline.stacks) == ("draw", "diffusion", ())
+    catalog = Catalog({"mine": bundle})
+    trace = catalog.take("mine", replace(info.example, num_inference_steps=2))
+    assert schema.to_json(trace.info())["outcome"]["kind"] == "draw"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        schema.AblateHead(attention="denoiser.encoder.blocks.9.self_attn", head=0),
+        schema.AblateHead(attention="denoiser.encoder.blocks.0.self_attn", head=99),
+        schema.MaskToken(sequence="text", position=99),
+        schema.SkipLayer(block="denoiser.encoder.blocks.0"),
+    ],
+)
+def test_impossible_interventions_are_one_error(change: schema.Intervention) -> None:
+    with pytest.raises(GlassformerError):
+        film(drawing_model("pixart"), "pixart", change)
