@@ -359,6 +359,23 @@ export interface DifferenceInfo {
   residual: ResidualChange[];
 }
 
+/** A drawing, by its denoising steps, each at one of the timesteps. size: height, width. The tensor `step.N.frames` is (2, h, w, C): what step N is given, and the clean image that it predicts; of the number of steps, the drawing, twice. `step.N.` before the names of an attention layer: at this step. modulation: name of the tensor (layers, 6, steps) of the norms of shift, scale and gate of attention, then of the feed-forward layer. */
+export interface DrawOutcome {
+  kind: "draw";
+  timesteps: number[];
+  size: [number, number];
+  attentions: DrawingAttention[];
+  modulation: string | null;
+}
+
+/** An attention layer of a denoiser. grid: rows and columns of its queries. */
+export interface DrawingAttention {
+  name: string;
+  kind: "self" | "cross";
+  heads: number;
+  grid: [number, number];
+}
+
 /** POST /embed: embed texts or images as vectors. A sentence encoder pools and normalizes as configured; other text encoders return the mean over tokens, image encoders their class token, if they have one. A model with an image and a text tower embeds both: names that end like an image file's are images. A folder means all its images. */
 export interface EmbedRequest {
   model?: string | null;
@@ -692,8 +709,8 @@ export interface ModelInfo {
   id: string;
   name: string;
   family: string | null;
-  architecture: "encoder-decoder" | "encoder-only" | "decoder-only" | "two-tower" | "promptable";
-  kind: "translate" | "generate" | "caption" | "ask" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity" | "detect" | "segment";
+  architecture: "encoder-decoder" | "encoder-only" | "decoder-only" | "two-tower" | "promptable" | "diffusion";
+  kind: "translate" | "generate" | "caption" | "ask" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity" | "detect" | "segment" | "draw";
   parameters: number;
   bytes: number;
   labels: string[] | null;
@@ -753,8 +770,8 @@ export interface NextTokenInfo {
 }
 
 export interface OutcomePair {
-  before: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome | SimilarityOutcome | DetectOutcome | SegmentOutcome;
-  after: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome | SimilarityOutcome | DetectOutcome | SegmentOutcome;
+  before: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome | SimilarityOutcome | DetectOutcome | SegmentOutcome | DrawOutcome;
+  after: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome | SimilarityOutcome | DetectOutcome | SegmentOutcome | DrawOutcome;
 }
 
 export interface OutputHeadInfo {
@@ -1246,7 +1263,7 @@ export interface TopLogprob {
 export interface TraceInfo {
   id: string;
   model: string;
-  kind: "translate" | "generate" | "caption" | "ask" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity" | "detect" | "segment";
+  kind: "translate" | "generate" | "caption" | "ask" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity" | "detect" | "segment" | "draw";
   input: TraceInput;
   interventions: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions)[];
   sequences: TokenSequence[];
@@ -1254,14 +1271,14 @@ export interface TraceInfo {
   tensors: Record<string, number[]>;
   attentions: AttentionInfo[];
   residual_sites: Record<string, string[]>;
-  outcome: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome | SimilarityOutcome | DetectOutcome | SegmentOutcome;
+  outcome: TextOutcome | FillOutcome | EmbeddingOutcome | LabelsOutcome | AnswerOutcome | ForecastOutcome | SimilarityOutcome | DetectOutcome | SegmentOutcome | DrawOutcome;
   channels: string[] | null;
   forward_seconds: number;
   kernel: string;
   unread: string[];
 }
 
-/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with two towers compares an image with a text. question, context: the input of a question-answering model; a question about an image has no context. points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image; by default its center. */
+/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with two towers compares an image with a text. question, context: the input of a question-answering model; a question about an image has no context. points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image; by default its center. seed, num_inference_steps, guidance_scale: of a drawing; its text is a prompt or a class, and interventions apply from start_step on. */
 export interface TraceInput {
   text?: string;
   target?: string | number[];
@@ -1273,6 +1290,10 @@ export interface TraceInput {
   points?: [number, number][];
   background_points?: [number, number][];
   box?: [number, number, number, number];
+  seed?: number;
+  num_inference_steps?: number;
+  guidance_scale?: number;
+  start_step?: number;
 }
 
 /** POST /trace: an input and interventions. Which input keys are used depends on the model. */
@@ -1288,6 +1309,10 @@ export interface TraceRequest {
   points?: number[][] | null;
   background_points?: number[][] | null;
   box?: number[] | null;
+  seed?: number | null;
+  num_inference_steps?: number | null;
+  guidance_scale?: number | null;
+  start_step?: number | null;
   interventions?: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions)[];
 }
 
