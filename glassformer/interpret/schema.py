@@ -82,7 +82,7 @@ class TraceInput(Schema):
     question, context: the input of a question-answering model; a question about an image has no context.
     points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max)
     in pixels of the image; by default its center.
-    seed, num_inference_steps, guidance_scale: of a drawing; its text is a prompt or a class, and interventions
+    seed, num_inference_steps, guidance_scale: of a drawing; its text is a prompt or a class. Interventions
     apply from start_step on.
     """
 
