@@ -111,6 +111,10 @@ export default {
     en: 'This model does not generate text. It detects objects.',
     ko: '이 모델은 글을 생성하지 않고 물체를 검출합니다.',
   },
+  'decoding.not.draw': {
+    en: 'This model does not generate text. It draws.',
+    ko: '텍스트를 생성하지 않는 모델입니다. 그림을 그립니다.',
+  },
   'decoding.not.segment': {
     en: 'This model does not generate text. It segments images.',
     ko: '이 모델은 글을 생성하지 않고 이미지를 분할합니다.',

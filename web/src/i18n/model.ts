@@ -94,6 +94,10 @@ export default {
     en: 'A promptable segmenter: the image is encoded once. For each prompt, a small decoder lets the tokens of the prompt attend to the image and the image attend to the tokens, and returns three masks.',
     ko: '프롬프트로 분할하는 모델입니다. 이미지는 한 번만 인코딩합니다. 프롬프트를 줄 때마다 작은 디코더에서 프롬프트 토큰과 이미지가 서로를 참조해 마스크 세 개를 만듭니다.',
   },
+  'overview.shape.diffusion': {
+    en: 'A diffusion model: it starts from noise and removes a part of it in each step, guided by the prompt.',
+    ko: '확산 모델: 노이즈에서 출발해, 프롬프트에 따라 단계마다 노이즈를 조금씩 제거합니다.',
+  },
   'overview.shape.decoder-only': {
     en: 'A decoder: each token attends to itself and earlier tokens, and predicts the next token.',
     ko: '디코더 모델입니다. 각 토큰은 자신과 앞선 토큰을 참조해 다음 토큰을 예측합니다.',

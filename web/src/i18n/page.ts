@@ -54,6 +54,7 @@ export default {
   'output.similarity': { en: 'Similarity', ko: '유사도' },
   'output.detect': { en: 'Objects', ko: '검출한 물체' },
   'output.segment': { en: 'Masks', ko: '마스크' },
+  'output.draw': { en: 'Drawing', ko: '그림' },
   'output.iou': { en: 'predicted IoU {iou}', ko: '예측 IoU {iou}' },
   'output.pair': { en: 'cosine {cosine}, logit {logit}', ko: '코사인 {cosine}, 로짓 {logit}' },
   'output.none': { en: 'empty output', ko: '출력이 비어 있습니다' },

@@ -2,6 +2,7 @@
 // by side, so a missing translation is a type error; so is a misspelled key.
 
 import decoding from '../i18n/decoding';
+import draw from '../i18n/draw';
 import errors from '../i18n/errors';
 import heads from '../i18n/heads';
 import intervene from '../i18n/intervene';
@@ -17,6 +18,7 @@ export type Messages = Record<string, { en: string; ko: string }>;
 
 const messages = {
   ...decoding,
+  ...draw,
   ...errors,
   ...heads,
   ...intervene,

@@ -23,7 +23,17 @@ export const INPUT_PARAMS = [
   'pair',
   'points',
   'box',
+  'seed',
+  'steps',
+  'guidance',
 ].flatMap((name) => [name, `${name}_b`]);
+
+/** The URL parameters of a drawing, for both inputs, and the fields that they set. */
+const DRAWN = [
+  ['seed', 'seed'],
+  ['steps', 'num_inference_steps'],
+  ['guidance', 'guidance_scale'],
+] as const;
 
 /** The first or second input of a comparison: the suffix of its URL parameters. */
 export type Side = '' | '_b';
@@ -56,6 +66,8 @@ export function inputOf(params: Record<string, string>, model: ModelInfo, suffix
     const value = params[`${name}${suffix}`];
     if (value !== undefined) input[name] = value;
   }
+  if (model.kind === 'draw')
+    for (const [name, field] of DRAWN) if (params[name] !== undefined) input[field] = Number(params[name]);
   const held = params[`held${suffix}`];
   if (held !== undefined && storedInputs.has(held)) {
     for (const name of ['points', 'background_points', 'box'] as const) delete input[name]; // of the example

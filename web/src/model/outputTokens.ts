@@ -44,6 +44,7 @@ export function outputTokens(trace: TraceInfo, next: NextTokenInfo | null): Trac
     case 'detect':
       return outcome.objects.slice(0, 3).map(({ label, score }) => said(`${label} ${formatPercent(score)}`));
     case 'segment':
+    case 'draw':
       return [];
     case 'similarity':
       return [said(formatNumber(outcome.cosine))];
