@@ -269,6 +269,13 @@ class InferenceModel(nn.Module):
         memory = run_unpadded(self.encoder, x, rows, Mask(padding=padding), positions)
         return model.connect(memory), rows, mask
 
+    def encode_images(self, images: Tensor) -> Tensor:
+        """Return the memory (B, S, D) of images (B, C, height, width)."""
+        self.refresh()
+        assert isinstance(self.model, EncoderDecoder)
+        memory, _, mask = self.encode(self.model, images, None)
+        return memory.view(*mask.shape, -1)
+
     def _memory(
         self, model: EncoderDecoder, src: ModelInputs | Memory, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:

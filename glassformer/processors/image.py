@@ -5,8 +5,9 @@ B images, H x W pixels, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.inputs import ImageInputs
-from glassformer.data.image_files import ImageLike, is_single_image, load_image
+from glassformer.data.image_files import ImageLike, image_digest, is_single_image, load_image
 from glassformer.data.image_processing import ImageBatch, ImageProcessor, Pixels, Size
 from glassformer.errors import (
     FileMissingError,
@@ -27,6 +28,7 @@ from glassformer.errors import (
     UnsupportedError,
 )
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
+from glassformer.inference.prepare import evaluation_mode
 from glassformer.processors.base import ForwardInputs, ImageWarning, Processor, input_kind
 
 BLANK_RANGE = 8  # of 255: maximum range between the lightest and darkest pixel of a blank image
@@ -37,11 +39,15 @@ BRIGHTNESS_STDS = 1.5  # standard deviations from the mean of the training pixel
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessedImage:
-    """A decoded and resized image. pixels (H, W, C): before normalization. size: of the original image."""
+    """A decoded and resized image. pixels (H, W, C): before normalization. size: of the original image.
+
+    key: digest of its content, if it may be cached.
+    """
 
     pixels: Pixels
     size: Size
     warnings: tuple[ImageWarning, ...] = ()
+    key: bytes | None = None
 
     @property
     def nbytes(self) -> int:
@@ -75,6 +81,34 @@ class VisionProcessor(Processor[ImageLike, ProcessedImage]):
     def load(self, source: ImageLike) -> ProcessedImage:
         image = load_image(source)
         return ProcessedImage(pixels=self.transform.fit(image), size=(image.height, image.width))
+
+    def load_cached(self, source: ImageLike) -> ProcessedImage:
+        """Load an image, or return it from the cache of the model."""
+        key = image_digest(source)
+        name = None if key is None else b"pixels" + key
+        return replace(self.bundle.cached_image(name, lambda: self.load(source)), key=key)
+
+    @torch.inference_mode()
+    def encode(
+        self, images: Sequence[ProcessedImage], encode: Callable[[Tensor], Tensor], *, batch_size: int
+    ) -> list[Tensor]:
+        """Return the vectors (S, W) of images: from the cache, or each image encoded once, in batches.
+
+        encode: maps images of one size (N, C, H, W) to their vectors (N, S, W).
+        """
+        unique, rows = unique_images(images)
+
+        def encode_missing(missing: list[int]) -> Iterator[Tensor]:
+            first = next(self.bundle.model.parameters())
+            for _, group in groupby([unique[n] for n in missing], lambda image: image.pixels.shape):
+                same = list(group)
+                for start in range(0, len(same), batch_size):
+                    pixels = self.stack(same[start : start + batch_size]).pixels
+                    with evaluation_mode(self.bundle.model):
+                        yield from map(torch.clone, encode(pixels.to(first.device, first.dtype)))
+
+        vectors = self.bundle.cached_images([image.key for image in unique], encode_missing)
+        return [vectors[row] for row in rows]
 
     def size(self, item: ProcessedImage) -> int:
         """Return the number of pixels."""
@@ -171,6 +205,13 @@ class FixedSizeVisionProcessor(VisionProcessor):
             if abs(distance) > BRIGHTNESS_STDS:
                 warnings.append("light" if distance > 0 else "dark")
         return tuple(warnings)
+
+
+def unique_images(images: Sequence[ProcessedImage]) -> tuple[list[ProcessedImage], list[int]]:
+    """Return the different images, and for each image the index of its own."""
+    index: dict[object, int] = {}
+    rows = [index.setdefault(id(image) if image.key is None else image.key, len(index)) for image in images]
+    return [images[rows.index(n)] for n in range(len(index))], rows
 
 
 def image_input(bundle: Bundle) -> Any:

@@ -8,8 +8,8 @@ size of a tile: there is no second count.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
-from glassformer.data.image_files import ImageLike, decode_base64, load_image
+from glassformer.data.image_files import ImageLike, decode_base64, image_digest, load_image
 from glassformer.data.image_processing import Size, Tiles
 from glassformer.errors import ImagePlaceholderError, InvalidValueError
 from glassformer.generation.prompt import EmbeddingSpan, Prompt
@@ -32,21 +32,42 @@ _AROUND, _WHOLE = "<fake_token_around_image>", "<global-img>"  # of SmolVLM and 
 IMAGE_PART: Message = {"type": "image"}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PromptImage:
-    """An image that is ready to be encoded. size: of the original image. digest: of its tiles.
+    """An image of a prompt. size: of the original image. digest: of its tiles.
 
-    num_tokens: placeholders that it takes in a prompt.
+    grid: rows and columns of tiles. tile_size: height and width of a tile. num_tiles: with the whole image.
+    num_tokens: placeholders that it takes in a prompt. decode: returns the tiles; not in a cache.
     """
 
-    tiles: Tiles
     size: Size
     digest: bytes
+    grid: Size
+    tile_size: Size
+    num_tiles: int
     num_tokens: int
+    decode: Callable[[], Tiles] | None = None
+
+    nbytes = 1024  # in a cache, roughly
+
+    @classmethod
+    def of(cls, tiles: Tiles, size: Size, tile_tokens: int) -> PromptImage:
+        """Describe a decoded image of a size. tile_tokens: placeholders of a tile."""
+        height, width, _ = shape = tiles.pixels[0].shape
+        digest = hashlib.sha256(repr(shape).encode())
+        for tile in tiles.pixels:
+            digest.update(tile.tobytes())
+        return cls(
+            size=size,
+            digest=digest.digest(),
+            grid=(tiles.rows, tiles.columns),
+            tile_size=(height, width),
+            num_tiles=len(tiles.pixels),
+            num_tokens=len(tiles.pixels) * tile_tokens,
+        )
 
     def __str__(self) -> str:
-        height, width = self.tiles.pixels[0].shape[:2]
-        count = len(self.tiles.pixels)
+        (height, width), count = self.tile_size, self.num_tiles
         return f"{self.num_tokens:,} tokens ({count} {plural('tile', count)} of {width} x {height} pixels)"
 
 
@@ -121,14 +142,26 @@ class ImagePromptProcessor:
         return separated, images
 
     def load(self, source: ImageLike, *, in_detail: bool = True) -> PromptImage:
-        """Read an image, and split it into tiles as the model's folder says, unless it is not `in_detail`."""
-        image = load_image(source)
-        tiles = self.transform.tiles(image, self.max_tiles if in_detail else 1)
-        digest = hashlib.sha256(repr(tiles.pixels[0].shape).encode())
-        for tile in tiles.pixels:
-            digest.update(tile.tobytes())
-        count = len(tiles.pixels) * self.tile_tokens
-        return PromptImage(tiles, (image.height, image.width), digest.digest(), count)
+        """Read an image, and split it into tiles as the model's folder says, unless it is not `in_detail`.
+
+        An image that was read before, e.g. at an earlier turn of a chat, is decoded only if it is encoded.
+        """
+        limit, decoded = self.max_tiles if in_detail else 1, list[Tiles]()
+        content = image_digest(source)
+
+        def read() -> PromptImage:
+            image = load_image(source)
+            tiles = self.transform.tiles(image, limit)
+            decoded.append(tiles)
+            return PromptImage.of(tiles, (image.height, image.width), self.tile_tokens)
+
+        key = None if content is None else f"tiles {limit} ".encode() + content
+        image = self.bundle.cached_image(key, read)
+
+        def decode() -> Tiles:
+            return decoded[0] if decoded else self.transform.tiles(load_image(source), limit)
+
+        return replace(image, decode=decode)
 
     def expand(self, text: str, images: Sequence[PromptImage]) -> str:
         """Replace the image token of each image in a prompt by its placeholders."""
@@ -148,9 +181,9 @@ class ImagePromptProcessor:
         one = self.token * self.tile_tokens
         if not self.is_tiled:
             return one
-        tiles, lines = image.tiles, []
-        for row in range(1, tiles.rows + 1):
-            line = (f"{_AROUND}<row_{row}_col_{column}>{one}" for column in range(1, tiles.columns + 1))
+        (rows, columns), lines = image.grid, []
+        for row in range(1, rows + 1):
+            line = (f"{_AROUND}<row_{row}_col_{column}>{one}" for column in range(1, columns + 1))
             lines.append("".join(line) + "\n")
         before = "\n" if lines else ""
         return f"{''.join(lines)}{before}{_AROUND}{_WHOLE}{one}{_AROUND}"
@@ -158,7 +191,7 @@ class ImagePromptProcessor:
     def spans(self, ids: Sequence[int], images: Sequence[PromptImage]) -> tuple[EmbeddingSpan, ...]:
         """Return the vectors of the images, in the place of their placeholders in the ids."""
         vectors = [one for image in images for one in self.encode(image)]
-        keys = [(image.digest, n) for image in images for n in range(len(image.tiles.pixels))]
+        keys = [(image.digest, n) for image in images for n in range(image.num_tiles)]
         return Prompt.with_images(ids, vectors, self.source.image_id, keys).spans
 
     def encode(self, image: PromptImage) -> Tensor:
@@ -167,7 +200,8 @@ class ImagePromptProcessor:
 
     @torch.inference_mode()
     def _encode(self, image: PromptImage) -> Tensor:
-        pixels = torch.from_numpy(self.transform.normalize(np.stack(image.tiles.pixels)))
+        assert image.decode is not None
+        pixels = torch.from_numpy(self.transform.normalize(np.stack(image.decode().pixels)))
         vectors: Tensor = self.bundle.model.embed.encode_images(pixels.to(self.bundle.device))  # type: ignore[operator, union-attr]
         return vectors
 

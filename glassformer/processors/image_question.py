@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core.inputs import ImageTextInputs, TextInputs
-from glassformer.data.image_files import ImageLike, image_digest, is_single_image
+from glassformer.data.image_files import ImageLike, is_single_image
 from glassformer.errors import (
     EmptyInputError,
     GlassformerError,
@@ -26,21 +26,20 @@ from glassformer.processors.image import (
     VisionProcessor,
     image_input,
     load_image_processor,
+    unique_images,
 )
 from glassformer.processors.text import TextProcessor, check_text
 from glassformer.tokenization import Encoded
 
 Source = tuple[ImageLike, str]
-ImageDecoding = tuple[ProcessedImage, bytes | None]  # an image with its digest
 
 
 @dataclass(frozen=True)
 class ImageQuestion:
-    """An encoded question and a decoded image. key: digest of the image."""
+    """An encoded question and a decoded image."""
 
     question: Encoded
     image: ProcessedImage
-    key: bytes | None
 
 
 class ImageQuestionProcessor(Processor[Source, ImageQuestion]):
@@ -72,7 +71,7 @@ class ImageQuestionProcessor(Processor[Source, ImageQuestion]):
         pairs = [attempt(check_image_question, source) for source in sources]
         questions = iter(self.text.load_batch(pair[1] for pair in pairs if isinstance(pair, tuple)))
         items: list[ImageQuestion | GlassformerError] = []
-        images: dict[object, ImageDecoding | GlassformerError] = {}  # of the same path or object
+        images: dict[object, ProcessedImage | GlassformerError] = {}  # of the same path or object
         for pair in pairs:
             if not isinstance(pair, tuple):
                 items.append(pair)
@@ -80,19 +79,14 @@ class ImageQuestionProcessor(Processor[Source, ImageQuestion]):
             source, question = pair[0], next(questions)
             name = source if isinstance(source, str | Path) else id(source)
             if name not in images:
-                images[name] = attempt(self._decode, source)
-            decoding = images[name]
-            problem = next((one for one in (question, decoding) if isinstance(one, GlassformerError)), None)
-            items.append(problem or ImageQuestion(question, *decoding))  # type: ignore[arg-type, misc]
+                images[name] = attempt(self._load_image, source)
+            image = images[name]
+            problem = next((one for one in (question, image) if isinstance(one, GlassformerError)), None)
+            items.append(problem or ImageQuestion(question, image))  # type: ignore[arg-type]
         return items
 
-    def _decode(self, source: ImageLike) -> ImageDecoding:
-        key = image_digest(source)
-        cached = None if key is None else b"pixels" + key
-        return self.bundle.cached_image(cached, lambda: self._fit(source)), key
-
-    def _fit(self, source: ImageLike) -> ProcessedImage:
-        image = self.image.load(source)
+    def _load_image(self, source: ImageLike) -> ProcessedImage:
+        image = self.image.load_cached(source)
         if any(a < b for a, b in zip(image.pixels.shape[:2], self.patches.patch_size, strict=True)):
             high, wide = image.size
             raise InvalidValueError(
@@ -117,14 +111,10 @@ class ImageQuestionProcessor(Processor[Source, ImageQuestion]):
         assert isinstance(text, TextInputs)
         return text
 
-    def pixels(self, images: Sequence[ProcessedImage]) -> Tensor:
-        """Return images of the same size as one tensor (N, C, height, width)."""
-        first = next(self.bundle.model.parameters())
-        return self.image.stack(images).pixels.to(first.device, first.dtype)
-
     def collate(self, items: Sequence[ImageQuestion]) -> ForwardInputs:
-        unique, rows = unique_images(items)
-        pixels = self.pixels([item.image for item in unique])
+        unique, rows = unique_images([item.image for item in items])
+        first = next(self.bundle.model.parameters())
+        pixels = self.image.stack(unique).pixels.to(first.device, first.dtype)
         return {"inputs": with_images(self.texts(items), pixels[torch.tensor(rows, device=pixels.device)])}
 
 
@@ -144,13 +134,6 @@ def check_image_question(source: Any) -> Source:
     if not check_text(question, "question").strip():
         raise EmptyInputError("question")
     return image, question
-
-
-def unique_images(items: Sequence[ImageQuestion]) -> tuple[list[ImageQuestion], list[int]]:
-    """Return an item for each image, and for each item the index of its image."""
-    index: dict[object, int] = {}
-    rows = [index.setdefault(id(item) if item.key is None else item.key, len(index)) for item in items]
-    return [items[rows.index(n)] for n in range(len(index))], rows
 
 
 def with_images(text: TextInputs, images: Tensor) -> ImageTextInputs:

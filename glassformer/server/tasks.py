@@ -140,15 +140,12 @@ async def generate(
 
 def _prepare(
     task: GeneratesFromSources, inputs: list[Any]
-) -> tuple[list[Any], list[Sequence[list[int] | Prompt]]]:
+) -> tuple[list[Any], Sequence[Sequence[list[int] | Prompt]]]:
     """Return the items and the sources of each."""
     if sum(len(text) for text in inputs if isinstance(text, str)) > MAX_CHARACTERS:
         raise PayloadTooLargeError("characters", MAX_CHARACTERS)
-    items, sources, count = [], [], 0
-    for item in task.preprocess(inputs):
-        items.append(item)
-        sources.append(task.sources(item))
-        count += len(sources[-1])
-        if count > MAX_SENTENCES:
-            raise PayloadTooLargeError("sentences", MAX_SENTENCES)
+    items = list(task.preprocess(inputs))
+    sources = task.sources(items)
+    if sum(map(len, sources)) > MAX_SENTENCES:
+        raise PayloadTooLargeError("sentences", MAX_SENTENCES)
     return items, sources

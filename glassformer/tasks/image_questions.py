@@ -18,13 +18,11 @@ from glassformer.errors import GlassformerError, UnsupportedError, attempt
 from glassformer.generation.engine import generate
 from glassformer.generation.params import GenerationOutput
 from glassformer.generation.prompt import Prompt
-from glassformer.inference.prepare import evaluation_mode
 from glassformer.processors.image_question import (
     ImageQuestion,
     ImageQuestionProcessor,
     check_image_question,
     is_image_question,
-    unique_images,
     with_images,
 )
 from glassformer.processors.text import require_tokenizer
@@ -141,29 +139,22 @@ class AnswerGenerator(ImageQuestionTask):
         padding = text.mask.padding if isinstance(text.mask, Mask) else None
         real = torch.ones_like(text.ids, dtype=torch.bool) if padding is None else padding
         with memory_errors():
-            inputs = with_images(text, self._encode(items))
+            inputs = with_images(text, torch.stack(self._encode(items)))
             return generate(self.bundle.inference_model(), inputs, self.params, attention_mask=real)
 
-    def sources(self, item: ImageQuestion) -> Sequence[Prompt]:
-        with torch.inference_mode():
-            inputs = with_images(self.processor.texts([item]), self._encode([item]))
-        return [Prompt.of_source(inputs, len(item.question))]
+    def sources(self, items: Sequence[ImageQuestion]) -> list[Sequence[Prompt]]:
+        return [
+            [Prompt.of_source(with_images(self.processor.texts([item]), vectors[None]), len(item.question))]
+            for item, vectors in zip(items, self._encode(items), strict=True)
+        ]
 
     def result(self, item: ImageQuestion, outputs: Sequence[Sequence[GenerationOutput]]) -> ImageAnswer:
         return self.postprocess(None, item, outputs[0])
 
-    def _encode(self, items: Sequence[ImageQuestion]) -> Tensor:
-        """Return the vectors (B, S, W) of the images, of which each is encoded once."""
-        unique, rows = unique_images(items)
+    def _encode(self, items: Sequence[ImageQuestion]) -> list[Tensor]:
         model: Any = self.bundle.model
-
-        def encode(missing: list[int]) -> list[Tensor]:
-            pixels = self.processor.pixels([unique[index].image for index in missing])
-            with evaluation_mode(model):
-                return [vectors.clone() for vectors in model.src_embed.encode_images(pixels)]
-
-        vectors = torch.stack(self.bundle.cached_images([item.key for item in unique], encode))
-        return vectors[torch.tensor(rows, device=vectors.device)]
+        images = [item.image for item in items]
+        return self.processor.image.encode(images, model.src_embed.encode_images, batch_size=self.read_ahead)
 
     def answers(self, raw: Sequence[GenerationOutput]) -> list[ScoredAnswer]:
         decode = self.params.decode

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
+import torch
+from torch import Tensor
+
 from glassformer.bundle import Bundle
+from glassformer.core.inputs import Memory
 from glassformer.data.image_files import ImageLike
-from glassformer.errors import InputTooLongError, InvalidValueError, UnsupportedError
+from glassformer.errors import (
+    GlassformerError,
+    InputTooLongError,
+    InvalidValueError,
+    UnsupportedError,
+    attempt,
+)
 from glassformer.generation.engine import generate
 from glassformer.generation.params import GenerationOutput
 from glassformer.generation.prompt import Prompt
@@ -88,13 +98,22 @@ class Captioner(BatchTask[ImageLike, ImageCaption]):
         self.read_ahead = max(1, budget // (self.processor.num_tokens + self.params.config.rows * length))
         self.budget = self.read_ahead * self.processor.num_tokens
 
-    def forward(self, items: Sequence[ProcessedImage]) -> list[list[GenerationOutput]]:
-        images: Any = self.processor.collate(items)["src"]
-        with memory_errors():
-            return generate(self.bundle.inference_model(), images, self.params)
+    def load(self, inputs: Iterable[ImageLike]) -> list[ProcessedImage | GlassformerError]:
+        processor = self.processor
+        return [attempt(processor.load_cached, source, errors=processor.errors) for source in inputs]
 
-    def sources(self, item: ProcessedImage) -> Sequence[Prompt]:
-        return [Prompt.of_source(self.processor.collate([item])["src"], self.processor.num_tokens)]
+    def forward(self, items: Sequence[ProcessedImage]) -> list[list[GenerationOutput]]:
+        with memory_errors():
+            memory = Memory.of(torch.stack(self._encode(items)))
+            return generate(self.bundle.inference_model(), memory, self.params)
+
+    def sources(self, items: Sequence[ProcessedImage]) -> list[Sequence[Prompt]]:
+        vectors = self._encode(items)
+        return [[Prompt.of_source(Memory.of(one[None]), self.processor.num_tokens)] for one in vectors]
+
+    def _encode(self, items: Sequence[ProcessedImage]) -> list[Tensor]:
+        inference: Any = self.bundle.inference_model()
+        return self.processor.encode(items, inference.encode_images, batch_size=self.read_ahead)
 
     def result(self, item: ProcessedImage, outputs: Sequence[Sequence[GenerationOutput]]) -> ImageCaption:
         return self.postprocess(None, item, outputs[0])

@@ -138,7 +138,7 @@ class GeneratedText:
 class GeneratesFromSources(Protocol):
     """A task whose inputs are generated from in one batch with those of all other requests of a server.
 
-    preprocess: converts inputs to items. sources: of an item: token ids, or prompts with an image.
+    preprocess: converts inputs to items. sources: of each item: token ids, or prompts with an image.
     result: built from an item and, for each of its sources, the outputs.
     """
 
@@ -146,7 +146,7 @@ class GeneratesFromSources(Protocol):
 
     def preprocess(self, inputs: Iterable[Any], callbacks: Callbacks = ...) -> Iterator[Any]: ...
 
-    def sources(self, item: Any) -> Sequence[list[int] | Prompt]: ...
+    def sources(self, items: Sequence[Any]) -> Sequence[Sequence[list[int] | Prompt]]: ...
 
     def result(self, item: Any, outputs: Sequence[Sequence[GenerationOutput]]) -> GeneratedText: ...
 
@@ -203,8 +203,8 @@ class TextGenerationTask(Task[In, GeneratedText]):
         for chunk in self.read(inputs, callbacks):
             yield from (document or [] for _, document in chunk)
 
-    def sources(self, item: Document) -> Sequence[list[int] | Prompt]:
-        return [segment.source for segment in segments_of(item)]
+    def sources(self, items: Sequence[Document]) -> Sequence[Sequence[list[int] | Prompt]]:
+        return [[segment.source for segment in segments_of(item)] for item in items]
 
     def result(self, item: Document, outputs: Sequence[Sequence[GenerationOutput]]) -> GeneratedText:
         return self.postprocess(item, outputs)

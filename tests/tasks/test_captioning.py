@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 import glassformer
+from glassformer.data.image_files import load_image
 from glassformer.errors import GlassformerError, UnsupportedError
 from glassformer.generation.continuous import Scheduler
 from glassformer.server.app import create_app
@@ -99,17 +100,31 @@ def test_blip_captions_match_transformers(
 
 
 def test_an_image_is_encoded_once(pair: Any, pictures: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    _, pipeline, _ = pair
-    rows, embed = [], type(pipeline.model.src_embed).forward
+    """In one batch with the others of a request, and for all requests."""
+    pipeline = glassformer.load(pair[2])  # with an empty cache
+    encoded, decoded, embed = [], [], type(pipeline.model.src_embed).forward
 
     def count(self: Any, images: Any, **options: Any) -> Any:
-        rows.append(len(images))
+        encoded.append(len(images))
         return embed(self, images, **options)
 
+    def load(image: Any) -> Any:
+        decoded.append(image)
+        return load_image(image)
+
     monkeypatch.setattr(type(pipeline.model.src_embed), "forward", count)
+    monkeypatch.setattr("glassformer.processors.image.load_image", load)
+    images = [base64.b64encode(picture.read_bytes()).decode() for picture in (*pictures, pictures[0])]
+    with TestClient(create_app({"model": pipeline}), base_url="http://localhost") as client:
+        first, again = (client.post("/caption", json={"images": images, **LIMIT}).json() for _ in range(2))
+    assert first == again and first["captions"][0] == first["captions"][3]
+    assert encoded == [3] and len(decoded) == 3
     captions = pipeline.caption(pictures, num_beams=4, num_return_sequences=4, **LIMIT)
     assert [len(one) for one in captions] == [4, 4, 4]
-    assert sum(rows) == len(pictures)
+    assert encoded == [3] and len(decoded) == 3
+    torch.nn.init.normal_(pipeline.model.src_embed.patch.weight)  # other weights, other vectors
+    pipeline.caption(pictures, **LIMIT)
+    assert encoded == [3, 3]
 
 
 def test_samples_follow_the_seed(pair: Any, pictures: list[Path]) -> None:

@@ -15,6 +15,7 @@ from PIL import Image
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 import glassformer
+from glassformer.data.image_files import load_image
 from glassformer.errors import InputTooLongError, InvalidValueError, UnsupportedError
 from glassformer.processors.image_prompt import ImagePlaceholderError, ImagePromptProcessor
 from glassformer.tasks.base import RejectedInputError
@@ -182,6 +183,30 @@ def test_images_are_taken_in_every_form_and_encoded_once(
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What is it?"}]
     texts.add(task([{"role": "user", "content": content}]).text)
     assert len(texts) == 1 and len(calls) == 1
+
+
+def test_an_image_is_decoded_once_in_a_conversation(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, bundle, _ = pair
+    decoded = []
+
+    def load(image: Any) -> Any:
+        decoded.append(image)
+        return load_image(image)
+
+    monkeypatch.setattr("glassformer.processors.image_prompt.load_image", load)
+    task = ChatGenerator(bundle, max_new_tokens=4, do_sample=False)
+    turns = ask(png(picture(seed=10)), png(picture(seed=11)))
+    first = task(turns).text
+    longer = [*turns, {"role": "assistant", "content": first}, *ask(text="And now?")]
+    expected = task(longer).text
+    assert len(decoded) == 2
+    ChatGenerator(bundle, max_new_tokens=4, max_image_tokens=20)(turns)
+    assert len(decoded) == 4  # maybe other tiles
+    cache = bundle._images[2]
+    for key in [key for key in cache if not key.startswith(b"tiles")]:
+        del cache[key]  # vectors that had to make room
+    assert task(longer).text == expected
+    assert len(decoded) == 6
 
 
 def test_fewer_tiles_with_a_limit_of_image_tokens(pair: Any) -> None:
