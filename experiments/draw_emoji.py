@@ -1,7 +1,7 @@
 """Draw emoji from texts in English and Korean: the data, the judge, and scores of any model that draws.
 
     python -m experiments draw-emoji --only data         images and tables for the training of the generators
-    python -m experiments draw-emoji --only judge        train the judge
+    python -m experiments draw-emoji --only judge wide   train the judges
     python -m experiments.draw_emoji MODEL --name dit/1  score a model folder, a pipeline of diffusers too
 
 A caption is a name, some keywords, and one of four styles: "red apple, blob style", "빨간 사과, 블롭 스타일".
@@ -12,7 +12,8 @@ not taken for that.
 The judge is a small CLIP model of the recipe contrastive-captions. It learns all names, but only from two
 other styles, and is never used to train, select or rank a generator. A drawing agrees if its own name is the
 most similar of 300; the same is measured for the real drawings that the prompts describe, which is the best
-that a generator can expect. For unseen names, the 300 are completed with names of the training.
+that a generator can expect. For unseen names, the 300 are completed with names of the training. A second
+judge, `--judge wide/1`, also learns the four drawn styles, but only from names that no score is about.
 
 A drawing that differs from a training drawing by less than 0.05 (root mean square, 26 dB) is a copy. Copies
 of real drawings, which are not among the training drawings, are counted too: some emoji are nearly equal.
@@ -43,8 +44,8 @@ from torch.nn import functional as F
 from experiments.contrastive_emoji import augment, on_white
 from experiments.drawings import save_nearest, save_sheet
 from experiments.paths import FIGURES, Workspace, data_folder
-from experiments.records import RunRecord, hardware, keep, note
-from experiments.training_runs import train
+from experiments.records import note
+from experiments.training_runs import Trained, read, train
 from glassformer.api import load
 from glassformer.errors import FileMissingError, GlassformerError
 from glassformer.metrics.images import nearest_neighbors
@@ -183,6 +184,8 @@ def prepare(workspace: Workspace) -> Path:
         _write(part, "train", table, table.trained(held_out), rng)
         _write(part, "valid", table, [pair for pair in valid if pair[0] in table.pictures["noto"]], rng)
         _write(unfinished / "judge", "train", table, seen, rng, variants=VARIANTS)
+        others = [pair for pair in table.trained(held_out) if pair[0] not in held_out]
+        _write(unfinished / "judge", "others", table, others, rng, variants=2)
         _write(unfinished / "judge", "valid", table, list(held_out.items()), rng, names=True)
         named = {line["codepoints"]: held_out[row] for row, line in enumerate(table.lines) if row in held_out}
         (unfinished / "held-out.json").write_text(json.dumps(named, indent=1), encoding="utf-8")
@@ -275,19 +278,19 @@ def drawer(folder: str | Path, device: str, **options: Any) -> Draw:
     return draw
 
 
-def judge_of(workspace: Workspace) -> Embed:
-    """Return the embeddings of the trained judge."""
-    folder = workspace.run(ROW, "judge/1") / "model"
+def judge_of(workspace: Workspace, name: str) -> Embed:
+    """Return the embeddings of a trained judge."""
+    folder = workspace.run(ROW, name) / "model"
     if not folder.exists():
-        raise FileMissingError(folder, f"judge; run `python -m experiments {ROW} --only judge` first")
+        raise FileMissingError(folder, f"judge; run `python -m experiments {ROW} --only {name}` first")
     pipeline: Any = load(folder, device=str(device_for(workspace.device)))
     return lambda items: F.normalize(torch.stack(list(pipeline.embed(items))).float(), dim=-1)
 
 
-def score_model(workspace: Workspace, folder: Path, name: str, **options: Any) -> None:
+def score_model(workspace: Workspace, folder: Path, name: str, judge: str, **options: Any) -> None:
     """Score a model folder with each strength of guidance, write sheets, and record the figures."""
     table = EmojiTable.read(workspace.data / "emoji-captions")
-    embed, device = judge_of(workspace), device_for(workspace.device)
+    embed, device = judge_of(workspace, judge), device_for(workspace.device)
     figures: dict[str, float] = {}
     for guidance in GUIDANCE:
         draw = drawer(folder, str(device), guidance_scale=guidance, **options)
@@ -296,20 +299,12 @@ def score_model(workspace: Workspace, folder: Path, name: str, **options: Any) -
         if guidance == GUIDANCE[1]:
             figures |= scores
             save_sheets(workspace.figures / ROW / name.replace("/", "-"), table, draw, drawings, device)
-    model = load(folder, device="cpu").model
-    keep(
-        workspace,
-        RunRecord(
-            row=ROW,
-            name=name,
-            seed=int(name.rpartition("/")[2]),
-            parameters=sum(parameter.numel() for parameter in model.parameters()),
-            seconds=0.0,
-            figures={key: round(value, 6) for key, value in figures.items()},
-            hardware=hardware(workspace.device),
-            torch=torch.__version__,
-        ),
-    )
+    if (folder.parent / "metrics.jsonl").exists():  # of a training run
+        trained = read(folder.parent, "loss")
+    else:
+        count = sum(parameter.numel() for parameter in load(folder, device="cpu").model.parameters())
+        trained = Trained(folder=folder, seconds=0.0, parameters=count, of="", curve=[])
+    note(workspace, ROW, name, seed=int(name.rpartition("/")[2]), trained=trained, figures=figures)
 
 
 def save_sheets(
@@ -332,13 +327,15 @@ def save_sheets(
 
 
 def run(workspace: Workspace, name: str) -> None:
-    """Prepare the data, or train the judge."""
+    """Prepare the data, or train a judge."""
     folder = prepare(workspace)
     if name == "data":
         print(f"the generators train on {folder / 'generator' / 'train.tsv'}", flush=True)
         return
     data = folder / "judge"
-    changes = (f"data.train=[{data / 'train.tsv'}]", f"data.valid=[{data / 'valid.tsv'}]", *JUDGE)
+    tables = [data / "train.tsv", *([data / "others.tsv"] if name.startswith("wide") else [])]
+    files = ",".join(map(str, tables))
+    changes = (f"data.train=[{files}]", f"data.valid=[{data / 'valid.tsv'}]", *JUDGE)
     trained = train(
         workspace,
         ROW,
@@ -348,7 +345,7 @@ def run(workspace: Workspace, name: str) -> None:
         of="image_to_text_recall_at_1",
         changes=changes,
     )
-    table, embed = EmojiTable.read(workspace.data / "emoji-captions"), judge_of(workspace)
+    table, embed = EmojiTable.read(workspace.data / "emoji-captions"), judge_of(workspace, name)
     pairs = list(table.held_out.items())
     figures = {
         f"real drawings {lang}": agreement(
@@ -368,6 +365,7 @@ def main(args: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("model", type=Path, help="model folder")
     parser.add_argument("--name", default="model/1", help="name of the recorded run, which ends with a seed")
+    parser.add_argument("--judge", default="judge/1", help="run of the judge, judge/1 or wide/1")
     parser.add_argument("--data", type=Path, default=data_folder(), help="the folder of data sets")
     parser.add_argument("--work", type=Path, default=Path("runs/results"), help="where the judge was trained")
     parser.add_argument("--figures", type=Path, default=FIGURES)
@@ -379,7 +377,7 @@ def main(args: Sequence[str] | None = None) -> None:
     )
     steps = {} if options.steps is None else {"num_inference_steps": options.steps}
     try:
-        score_model(workspace, options.model, options.name, **steps)
+        score_model(workspace, options.model, options.name, options.judge, **steps)
     except GlassformerError as error:
         parser.exit(2, f"error: {error}\n")
 

@@ -140,7 +140,6 @@ def test_flow_matching_loss_is_zero_for_the_true_velocity():
     clean = torch.randn(6, 1, 4, 4, dtype=torch.float64)
 
     class Oracle(torch.nn.Module):
-        spec = type("Spec", (), {"latents": type("Latents", (), {"num_classes": 10})})
         sign = 1
 
         def forward(self, inputs):
@@ -174,6 +173,10 @@ def test_held_out_styles_and_unseen_names_are_never_trained(table, data, tmp_pat
     written = {line.split("\t")[0] for line in lines}
     assert written == {f"images/{style}-{row:X}-0.png" for row, style in trained}
     assert "images/noto-3-0.png\t얼굴 3, 노토 스타일" in lines
+    others = {line.split("\t")[0] for line in (folder / "judge/others.tsv").read_text().splitlines()[1:]}
+    assert len(others) == 2 * 4 * (9 - 6) and {name.split("-")[-2] for name in others}.isdisjoint(
+        f"{row:X}" for row in (*held_out, 9, 10, 11)
+    )
     judged = {line.split("\t")[0] for line in (folder / "judge/train.tsv").read_text().splitlines()[1:]}
     assert len(judged) == 12 * 2 * 2 and not any(style in "".join(judged) for style in draw_emoji.STYLES)
 
@@ -223,11 +226,20 @@ def test_scores_of_real_copied_and_wrong_drawings(table):
     assert copied["held-out styles en, real"] == 1
 
 
-def test_judge_is_trained_and_measured_on_other_styles(data, tmp_path, monkeypatch, in_process):
+def test_judges_are_trained_and_score_a_model_folder(data, tmp_path, monkeypatch, in_process):
     monkeypatch.setattr(draw_emoji, "HELD_OUT", 6)
     monkeypatch.setattr(draw_emoji, "VARIANTS", 2)
     sizes = ("d_model=16", "num_heads=2", "num_layers=1", "text_d_model=16", "text_num_heads=2")
     changes = [f"model.{size}" for size in (*sizes, "text_num_layers=1", "patch_size=32")]
     monkeypatch.setattr(draw_emoji, "JUDGE", ("data.image_size=[64,64]", *changes, "training.batch_size=8"))
-    figures = run(data, tmp_path, "draw-emoji", "judge/1", "training.epochs=1")
+    figures = run(data, tmp_path, "draw-emoji", "wide/1", "training.epochs=1")
     assert set(figures) == {"real drawings en", "real drawings ko"}
+    monkeypatch.setattr(draw_emoji, "drawer", lambda *a, **k: lambda texts: torch.rand(len(texts), 3, 64, 64))
+    model = tmp_path / "draw-emoji" / "wide" / "1" / "model"  # any folder, whose drawings are noise
+    places = ("--data", data, "--work", tmp_path, "--figures", tmp_path / "figures", "--device", "cpu")
+    draw_emoji.main([str(model), "--name", "dit/1", "--judge", "wide/1", *map(str, places)])
+    record = json.loads((tmp_path / "figures" / "draw-emoji" / "dit-1.json").read_text())
+    assert record["figures"]["held-out styles en, copies"] == 0 and record["curve"]
+    assert {"unseen names ko, share of real", "held-out styles en, guidance 6"} <= record["figures"].keys()
+    sheets = {path.name for path in (tmp_path / "figures" / "draw-emoji").glob("dit-1*.png")}
+    assert {"dit-1-gallery.png", "dit-1-nearest.png"} <= sheets

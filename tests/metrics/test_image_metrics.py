@@ -66,6 +66,8 @@ def test_nearest_neighbors_of_copies_are_exact():
     found = nearest_neighbors(torch.cat([train[[2099, 7]], other]), train)
     expected = (other[:, None] - train).double().square().flatten(2).mean(2).sqrt()
     assert found.indices[:2].tolist() == [2099, 7] and found.distances[:2].tolist() == [0, 0]
+    exact = expected[torch.arange(5), found.indices[2:]]
+    torch.testing.assert_close(found.distances[2:].double(), exact, rtol=1e-4, atol=0)
     double = nearest_neighbors(other.double(), train.double())
     assert torch.equal(double.indices, expected.argmin(1))
     torch.testing.assert_close(double.distances, expected.amin(1), rtol=1e-9, atol=0)
