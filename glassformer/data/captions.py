@@ -182,14 +182,18 @@ class CaptionExamples(EqualLengths, StoredExamples):
     def batch(self, rows: NDArray[np.int64], *, epoch: int) -> Arrays:
         """Return images (B, 3, H, W), normalized, ids (B, T) and the number of each image (B,)."""
         (ids, *_, numbers), lengths = self.store.gather(rows)
-        pixels = np.asarray(self.pixels[numbers])
-        if self.augment is not None:
-            pixels = self.augment.augment(pixels, rows, seed=self.seed, epoch=epoch)
         padded = pad(ids, lengths[:, 0], self.pad_id)
         missing = self.length - padded.shape[1]
         if missing > 0:
             padded = np.pad(padded, ((0, 0), (0, missing)), constant_values=self.pad_id)
-        return {"images": self.processor.normalize(pixels), "ids": padded, "numbers": numbers}
+        return {"images": self.images(numbers, rows, epoch), "ids": padded, "numbers": numbers}
+
+    def images(self, numbers: NDArray[np.int64], rows: NDArray[np.int64], epoch: int) -> NDArray[np.float32]:
+        """Return images by number, augmented for their rows and normalized (B, 3, H, W)."""
+        pixels = np.asarray(self.pixels[numbers])
+        if self.augment is not None:
+            pixels = self.augment.augment(pixels, rows, seed=self.seed, epoch=epoch)
+        return self.processor.normalize(pixels)
 
 
 class CaptionTargets(CaptionExamples):

@@ -318,7 +318,11 @@ class ImageExamples(EqualLengths):
     def batch(self, rows: Rows, *, epoch: int) -> dict[str, NDArray[np.generic]]:
         """Return inputs (B, C, H, W), the images as float32, and labels (B,)."""
         indices = self.rows[rows]
+        return {"inputs": self.inputs(indices, epoch), "labels": self.images.labels(indices)}
+
+    def inputs(self, indices: Rows, epoch: int) -> NDArray[np.float32]:
+        """Return images by number, augmented and normalized (B, C, H, W)."""
         pixels = self.images.images(indices)
         if self.augment is not None:
             pixels = self.augment.augment(pixels, indices, seed=self.seed, epoch=epoch)
-        return {"inputs": self._processor.normalize(pixels), "labels": self.images.labels(indices)}
+        return self._processor.normalize(pixels)

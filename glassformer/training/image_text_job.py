@@ -71,7 +71,7 @@ class ImageTextJob(TextJob[CaptionSection]):
         return self.max_len, tuple(self.processor.size.items())
 
     def prepare_data(self) -> None:
-        self.processor = self._image_processor()
+        self.processor = self.image_processor()
         if isinstance(self.data.valid, float):
             source, seed = self.open_files(self.data.train), self.recipe.seed
             fraction = fraction_with_a_row(source, self.data.valid, seed=seed, count=self.min_valid_images)
@@ -86,7 +86,12 @@ class ImageTextJob(TextJob[CaptionSection]):
             self.facts["unreadable images"] = skipped
             self.log(f"skipped {quantity(skipped, 'pair')} with an unreadable image, e.g. {reason}")
 
-    def _image_processor(self) -> ImageProcessor:
+    def finish_pixels(self, folder: Path) -> None:
+        """Add to the pixels of a split."""
+        return  # most jobs read the pixels
+
+    def image_processor(self) -> ImageProcessor:
+        """Return how images are resized and normalized."""
         read = self.base_image_input()
         if read is not None and self.base is not None:
             config = self.base.files.get(IMAGE_PROCESSOR_FILE, {})
@@ -116,6 +121,7 @@ class ImageTextJob(TextJob[CaptionSection]):
         rows = list(source.rows(problems))
         paths = list(dict.fromkeys(row[0] for row in rows))
         reasons = dict(zip(paths, write_pixels(pixel_folder(folder), paths, self.processor), strict=True))
+        self.finish_pixels(pixel_folder(folder))
         good = [row for row in rows if not reasons[row[0]]]
         reason = next(filter(None, reasons.values()), "")
         if not good:

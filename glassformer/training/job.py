@@ -245,6 +245,7 @@ class Job(ABC, Generic[Data]):
             "max_steps": steps,
             **{name: limit for name, limit in limits._asdict().items() if limit is not None},
             "label_smoothing": 0.0,
+            "ema": 0.0,
             "lr_scheduler": "linear" if self.fine_tuning else "cosine",
             "packing": False,
             "max_grad_norm": DEFAULT_MAX_GRAD_NORM,

@@ -276,7 +276,7 @@ def select_trainable(model: nn.Module, options: TrainingOptions) -> str:
     """Add LoRA adapters, freeze parameters and set the stochastic depth as the options say; return a message.
 
     With LoRA, the adapters and a task head are trained, but not a vocabulary head; of a vision-language
-    model, the decoder is adapted and the connector is trained.
+    model, the decoder is adapted and the connector is trained; of a diffusion model, the denoiser is adapted.
     """
     connector = getattr(getattr(model, "embed", None), "connector", None)
     if options.lora_r is not None:
@@ -284,7 +284,7 @@ def select_trainable(model: nn.Module, options: TrainingOptions) -> str:
             model.requires_grad_(False)
             connector.requires_grad_(True)
         add_lora(
-            model if connector is None else model.decoder,  # type: ignore[arg-type]
+            getattr(model, "denoiser", model if connector is None else model.decoder),  # type: ignore[arg-type]
             r=options.lora_r,
             lora_alpha=options.lora_alpha,
             lora_dropout=options.lora_dropout,

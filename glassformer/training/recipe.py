@@ -121,6 +121,14 @@ class ModelOptions(Settings):
     image_encoder: str | None = setting(
         None, "job vqa: folder of an image encoder or captioner to connect to the language model in folder"
     )
+    autoencoder: str | None = setting(
+        None, "job diffusion: folder of an autoencoder, whose latents are drawn; null draws pixels"
+    )
+    text_encoder: str | None = setting(
+        None,
+        "job diffusion: folder of a text encoder, which is not trained; null trains a small one with the "
+        "denoiser",
+    )
     overrides: Mapping[str, Any] = field(
         default_factory=dict,
         metadata=setting(
@@ -218,10 +226,10 @@ class TrainingOptions(Settings):
         "R-Drop: weight of the divergence between two forward passes with different dropout; 0 disables it",
         interval="[0, inf)",
     )
-    ema: float = setting(
-        0.0,
+    ema: float | None = setting(
+        None,
         "decay of an exponential moving average (EMA) of the weights, used for validation and the final "
-        "model; 0 disables it",
+        "model; 0 disables it; null is the default of the job, or 0",
         interval="[0, 1)",
     )
     average_checkpoints: int = setting(
@@ -456,7 +464,11 @@ def parse_recipe(data: Mapping[str, Any], *, warn: bool = True) -> Recipe:
     model = data.get("model") or {}
     if not isinstance(model, Mapping):
         model = {"preset": model}  # `model: lstm` for short
-    own = {name: model[name] for name in ("preset", "folder", "image_encoder") if name in model}
+    own = {
+        key.name: model[key.name]
+        for key in dataclasses.fields(ModelOptions)
+        if key.name in model and key.name != "overrides"
+    }
     overrides = {name: value for name, value in model.items() if name not in own}
     seed = coerce_value(data.get("seed", 1), int, "seed")
     if not 0 <= seed < 1 << 63:

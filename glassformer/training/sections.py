@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from glassformer.data.readers import TableOptions
 
 Paths = tuple[str, ...]
+PredictionType = Literal["flow", "epsilon", "v_prediction"]
 Columns = tuple[str | int, ...]  # names, or numbers from 1
 
 
@@ -41,8 +42,15 @@ def image_sides(otherwise: str, default: tuple[int, int] | None = None) -> Any:
     return setting(default, text, interval="[1, inf)", unit="pixels")
 
 
-def input_kind(kind: str) -> Any:
-    return setting(kind, "text, image or series; if left out, what the training file looks like")
+def input_kind(kind: str, kinds: str = "text, image or series") -> Any:
+    return setting(kind, f"{kinds}; if left out, what the training file looks like")
+
+
+def predicted_noise() -> Any:
+    text = (
+        "what a new model predicts: flow is flow matching, the others use a schedule of betas; null is flow"
+    )
+    return setting(None, text)
 
 
 def file_encoding() -> Any:

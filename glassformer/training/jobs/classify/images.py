@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.data.examples import augmentation
-from glassformer.data.image_files import is_array_file, list_files, list_names, single_path
+from glassformer.data.image_files import is_array_file
 from glassformer.data.image_processing import ImageProcessor
-from glassformer.data.images import Augment, ImageExamples, ImageSet, channel_statistics, prepare_images
-from glassformer.data.row_errors import RowErrors
-from glassformer.data.sources import Stamp, fingerprint_files
+from glassformer.data.images import Augment, ImageExamples, channel_statistics
 from glassformer.errors import ConflictError
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
-from glassformer.messages import plural, quantity
 from glassformer.training import sections
 from glassformer.training.classify_job import ClassifyJob
-from glassformer.training.data_cache import DataCache
 from glassformer.training.hardware import Hardware
+from glassformer.training.image_folder_job import ImageFolderData, ImageFolderJob
 from glassformer.training.job_spec import JobSpec
-from glassformer.training.labels import classes_of, with_classes
+from glassformer.training.labels import with_classes
 from glassformer.training.learner import MixLearner
 from glassformer.training.model_setup import (
     LARGE_STAGES,
@@ -41,34 +37,23 @@ from glassformer.training.model_setup import (
     supported_options,
     with_head,
 )
-from glassformer.training.sections import DataSection, Paths
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageData(Augment, DataSection):
+class ImageData(Augment, ImageFolderData):
     """Images and their classes."""
 
     input: Literal["image"] = sections.input_kind("image")
-    train: Paths = sections.train_files(
-        "a folder with a subfolder per class, or Parquet", unit="folder or file"
-    )
-    valid: Paths | float = sections.valid_split(0.1)
-    image_size: tuple[int, ...] | None = sections.image_sides("null keeps the most common size")
     cutmix_prob: float = augmentation("CutMix, decided per batch")
     mixup_prob: float = augmentation("mixup, in batches without CutMix")
 
 
-class ClassifyImages(ClassifyJob[ImageData]):
+class ClassifyImages(ImageFolderJob[ImageData], ClassifyJob[ImageData]):
     """Train an image classifier."""
 
     unit = "images"
-    train_set: ImageSet
-    valid_set: ImageSet
-    train_rows: NDArray[np.int64] | None = None  # None means all
-    valid_rows: NDArray[np.int64] | None = None
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    base_classes: Sequence[str] | None = None  # classes of the model to evaluate
 
     @property
     def base_input(self) -> specs.ImagePatchesSpec | None:
@@ -83,61 +68,15 @@ class ClassifyImages(ClassifyJob[ImageData]):
             return spec.input
         raise self.unsupported_model("use an image encoder")
 
-    def adopt_base_settings(self) -> None:
-        self.base_classes = classes_of(self.base)
-
     def prepare_data(self) -> None:
-        data = self.data
-        train = single_path(data.train)
-        valid = None if isinstance(data.valid, float) else single_path(data.valid)
-        paths = [path for path in (train, valid) if path is not None]
-
-        def fingerprints(stamp: Stamp) -> tuple[object, ...]:
-            files = [fingerprint_files(list_files(path), stamp=stamp) for path in paths]
-            return files, self._size(), self.recipe.model.folder
-
-        names = fingerprint_files([], *map(list_names, paths))
-        cache = DataCache(self.folder / "data", fingerprints, extra={"names": names})
-        notes = cache.load(self.log)
-        if notes is None:
-            cache.start()
-            problems = RowErrors()
-            images = prepare_images(
-                train,
-                cache.folder / "train",
-                errors=problems,
-                size=self._size(),
-                fit=self._fit,
-                channels=self.base_input.channels if self.base_input is not None else None,
-                classes=self.base_classes,
-                split="test" if self.base_classes else "train",
-            )
-            if valid is not None and self.base_classes is None:
-                valid_images = prepare_images(
-                    valid,
-                    cache.folder / "valid",
-                    errors=problems,
-                    size=images.shape[:2],
-                    channels=images.shape[2],
-                    split="test",
-                    classes=images.classes,
-                )
-                if valid_images.shape != images.shape:
-                    raise ConflictError(
-                        ("data.train", "data.valid"),
-                        f"the images have {images.shape[2]} and {valid_images.shape[2]} channels",
-                    )
-            notes = cache.commit(bad=problems.summary())
-        self.train_set = self.valid_set = ImageSet(cache.folder / "train")
-        if isinstance(data.valid, float):
-            self.train_rows, self.valid_rows = self.train_set.split(data.valid, seed=self.recipe.seed)
-        elif not self.base_classes:
-            self.valid_set = ImageSet(cache.folder / "valid")
-        self.classes = self.train_set.classes
+        super().prepare_data()
         self.mean, self.std = self._statistics()
-        self._log_counts(notes["bad"])
 
-    def _size(self) -> tuple[int, int] | None:
+    @property
+    def channels(self) -> int | None:
+        return None if self.base_input is None else self.base_input.channels
+
+    def size(self) -> tuple[int, int] | None:
         """Return height and width of the recipe, else of the base model."""
         size, read = self.data.image_size, self.base_input
         if size is None and read is not None:
@@ -147,7 +86,7 @@ class ClassifyImages(ClassifyJob[ImageData]):
                 size = processor.fixed_size or size
         return None if size is None else (size[0], size[-1])
 
-    def _fit(self, height: int, width: int) -> tuple[int, int]:
+    def fit(self, height: int, width: int) -> tuple[int, int]:
         """Return the image size to use, given the default size."""
         if is_hierarchical(self.preset):
             return height, width  # its stages pad the image
@@ -159,16 +98,6 @@ class ClassifyImages(ClassifyJob[ImageData]):
         if "image_mean" in known and "image_std" in known:
             return tuple(known["image_mean"]), tuple(known["image_std"])
         return channel_statistics(self.train_set, self.train_rows)
-
-    def _log_counts(self, skipped: str) -> None:
-        height, width, channels = self.train_set.shape
-        self.facts = {
-            "image size": f"{height} x {width}, {channels} {plural('channel', channels)}",
-            "classes": list(self.classes),
-        }
-        what = f" of {height} x {width} in {quantity(len(self.classes), 'class')}"
-        train, valid = len(self.train_examples()), len(self.valid_examples())
-        self.log_counts("image", train, valid, what, skipped)
 
     def train_examples(self) -> ImageExamples:
         return ImageExamples(
