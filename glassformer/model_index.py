@@ -18,7 +18,14 @@ from glassformer.core.diffusion.model import DiffusionModel
 from glassformer.errors import MissingValueError, UnknownNameError, UnsupportedError
 from glassformer.families.lora_file import KOHYA, Part, merge_lora_file
 from glassformer.families.registry import families, family_of_spec
-from glassformer.families.sidecars import INDEX_FILE, SCHEDULER_FILE, read_config, read_object
+from glassformer.families.sidecars import (
+    INDEX_FILE,
+    JOB_FILE,
+    SCHEDULER_FILE,
+    read_config,
+    read_job,
+    read_object,
+)
 from glassformer.families.single_file import other_names
 from glassformer.tokenization import load_tokenizer
 from glassformer.tokenization.folder import CONFIG as TOKENIZER_CONFIG
@@ -83,6 +90,7 @@ def load_pipeline(folder: Path, **options: Any) -> Bundle:
         model=DiffusionModel(model_spec, **{part: one.model for part, one in bundles.items()}).eval(),  # type: ignore[arg-type]
         tokenizer=load_tokenizer(folder / "tokenizer") if "tokenizer" in parts else None,
         config={key: value for key, value in index.items() if key not in IGNORED},
+        job=read_job(folder / JOB_FILE, None),
         files=files,
         folder=folder,
         parts=bundles,
@@ -150,7 +158,9 @@ def save_pipeline(bundle: Bundle, folder: Path) -> Path:
         written = read_config(folder / "tokenizer" / TOKENIZER_CONFIG)
         tokenizer_class = written.get("tokenizer_class", "PreTrainedTokenizerFast")
         index.setdefault("tokenizer", ["transformers", tokenizer_class])
-    for path, content in {f"scheduler/{SCHEDULER_FILE}": scheduler, INDEX_FILE: index}.items():
+    files = {f"scheduler/{SCHEDULER_FILE}": scheduler, INDEX_FILE: index}
+    files |= {JOB_FILE: job} if (job := bundle.job.to_dict()) else {}
+    for path, content in files.items():
         with atomic_write(folder / path) as file:
             file.write((json.dumps(content, indent=2) + "\n").encode())
     return folder

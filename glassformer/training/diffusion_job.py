@@ -116,7 +116,7 @@ class DiffusionJob(Job[Data]):
         sizes = {"image_size": side // self.stride, "channels": channels, "out_channels": channels}
         text = {name: condition.pop(name) for name in [*condition] if name not in ("num_classes", "text_dim")}
         fixed = supported_options(self.preset, {**sizes, **condition})
-        denoiser: Any = new_model_spec(self.recipe.model, fixed)
+        denoiser: Any = new_model_spec(replace(self.recipe.model, preset=self.preset), fixed)
         return specs.DiffusionModelSpec(denoiser=denoiser, autoencoder=autoencoder, **text)
 
     @property

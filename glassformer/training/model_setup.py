@@ -200,7 +200,7 @@ def build_initialized(spec: specs.ModelSpec) -> AnyModel:
         for name, child in children.items():
             model.get_submodule(name).load_state_dict(build_initialized(child).state_dict())
         return model
-    width = next(iter(spec.stacks().values())).d_model
+    width = next((stack.d_model for stack in spec.stacks().values()), PUBLISHED_WIDTH)
     if isinstance(spec.init, specs.NormalSpec) and width < PUBLISHED_WIDTH:
         initialize(model, replace(spec.init, std=spec.init.std * math.sqrt(PUBLISHED_WIDTH / width)))
     return model
