@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +176,9 @@ def caption_files(folder: Path, count: int = 24) -> None:
         Image.new("RGB", (20 + n, 24), color).save(folder / "pictures" / f"{n}.png")
         lines.append(f"pictures/{n}.png\ta {color} picture, number {n}")
     (folder / "captions.tsv").write_text("\n".join(lines) + "\n")
+    shutil.copytree(folder / "pictures", folder / "emoji" / "pictures")
+    for name, rows in (("captions", lines), ("valid", lines[:5])):
+        (folder / "emoji" / f"{name}.tsv").write_text("\n".join(rows) + "\n")
 
 
 def all_files(folder: Path) -> Path:

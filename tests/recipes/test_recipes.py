@@ -35,14 +35,17 @@ def test_paths_are_plain_names(name):
 
 SMALL = {"d_model": 48, "num_layers": 1, "d_ff": 64}  # what two steps on a CPU have time for
 BATCH = {"lm": 512, "forecast": 32, "classify (image)": 40}  # rows of an lm: up to 512 tokens
+BATCH |= {"diffusion (class)": 8, "diffusion (text)": 4}
 BATCH |= {"classify (series)": 8, "detect": 3, "segment": 3, "contrastive": 6, "caption": 6, "vqa": 6}
 OBJECTS = ("detect-scenes", "detect-bccd", "segment-nuclei", "segment-camvid")
+DIFFUSION = [name for name in names() if name.startswith("diffusion-")]
 ALSO = {
     "lm-gpt2-small": ["training.batch_tokens=1024", "tokenizer.vocab_size=300"],
     "classify-reviews": ["data.max_len=16"],
     **{name: ["data.image_size=[32,32]"] for name in OBJECTS},
     "caption-scenes": ["data.image_size=[32,32]", "model.num_heads=4"],
     "vqa-scenes": ["data.image_size=[32,32]", "data.valid=[scenes/questions.tsv]"],
+    **{name: ["model.d_model=48", "model.num_layers=1", "model.num_heads=4"] for name in DIFFUSION},
     "contrastive-captions": ["data.image_size=[32,32]", "data.valid=0.2", "tokenizer.vocab_size=300"],
     "forecast-ett": ["data.context_length=64", "data.horizon=12", "data.split=[0.7,0.1,0.2]"],
 }
@@ -57,7 +60,8 @@ def small(name: str, recipe: Recipe, *, shrink: int = 1) -> list[str]:
 
 # one recipe of each kind of data and learner
 RESUMED = """multi30k-en-de lm-wikitext2 restore-sentences classify-reviews images-digits classify-series-ucr
-    ner-entities answer-squad embed-pairs summarize-articles contrastive-captions forecast-ett""".split()
+    ner-entities answer-squad embed-pairs summarize-articles contrastive-captions diffusion-emoji
+    forecast-ett""".split()
 
 
 def check_evaluation(run, model, recipe):
