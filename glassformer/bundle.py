@@ -167,6 +167,17 @@ class Bundle:
             self._towers[name] = Bundle(model=model, job=self.job, weights=self.weights, **parts)
         return self._towers[name]
 
+    def models(self) -> dict[str, Bundle]:
+        """Return the models that a model that draws consists of, each as a bundle; {} for others."""
+        names = self.spec.children() if self.spec.yields in ("images", "frames") else ()
+        found: dict[str, Bundle] = {}
+        for name in names:
+            model: AnyModel = getattr(self.model, name)
+            known = self.parts.get(name)
+            same = known is not None and known.model is model
+            found[name] = known if known and same else Bundle(model=model, weights=self.weights)
+        return found
+
     def cached_image(self, key: bytes | None, encode: Callable[[], Encoded]) -> Encoded:
         """Return what `encode` returns for an image, from the cache if possible; see `cached_images`."""
         (encoded,) = self.cached_images([key], lambda missing: [encode()])

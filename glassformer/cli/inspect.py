@@ -40,17 +40,29 @@ def inspect(
     from glassformer.cli.model_summary import draw_model, summarize_model
 
     bundle.model.to("meta").tie()
-    summary = summarize_model(bundle, batch_size, length)
+    parts = bundle.models() or {"": bundle}  # a model that draws is several
+    summaries = {name: summarize_model(part, batch_size, length) for name, part in parts.items()}
     if as_json:
-        print_json(_document(model, bundle, summary))
+        documents = {name: _document(model, part, summaries[name]) for name, part in parts.items()}
+        print_json(documents.get("") or _drawing_document(model, bundle, documents))
         return
     screen = console()
-    family = f"{bundle.family}, " if bundle.family else ""
-    title = f"[bold]{model}[/]  {family}{bundle.spec.architecture}, {summary.total:,} parameters"
+    total = sum(summary.total for summary in summaries.values())
+    title = f"[bold]{model}[/]  {_family(bundle)}{bundle.spec.architecture}, {total:,} parameters"
     screen.print(title, "", sep="\n", soft_wrap=True)
-    screen.print(draw_model(bundle.spec, summary, screen.width), "", sep="\n")
-    screen.print(_parameter_table(bundle, summary), "", sep="\n")
-    screen.print(_facts_table(bundle, summary, batch_size))
+    for name, part in parts.items():
+        summary = summaries[name]
+        if name:
+            title = f"[bold]{name}[/]  {_family(part)}{part.spec.architecture}, {summary.total:,} parameters"
+            screen.print(title, "", sep="\n", soft_wrap=True)
+        screen.print(draw_model(part.spec, summary, screen.width), "", sep="\n")
+        screen.print(_parameter_table(part, summary), "", sep="\n")
+        screen.print(_facts_table(part, summary, batch_size), *[""] * bool(name), sep="\n")
+    screen.print(_tasks_table(bundle))
+
+
+def _family(bundle: Bundle) -> str:
+    return f"{bundle.family}, " if bundle.family else ""
 
 
 def _parameter_table(bundle: Bundle, summary: ModelSummary) -> Table:
@@ -73,7 +85,7 @@ def _parameter_table(bundle: Bundle, summary: ModelSummary) -> Table:
 
 
 def _facts_table(bundle: Bundle, summary: ModelSummary, batch_size: int) -> Table:
-    """Build the table of memory, kernels and tokenizer."""
+    """Build the table of memory and kernels."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
@@ -89,6 +101,16 @@ def _facts_table(bundle: Bundle, summary: ModelSummary, batch_size: int) -> Tabl
     table.add_row(
         "kernels", ", ".join(f"{name} in {quantity(count, 'layer')}" for name, count in kernels.items())
     )
+    return table
+
+
+def _tasks_table(bundle: Bundle) -> Table:
+    """Build the table of what a model can be used for, and its tokenizer."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan", min_width=16)
+    table.add_column()
     if names := [spec.name for spec in tasks_of(bundle.spec)]:
         table.add_row("can be used for", ", ".join(names))
     if bundle.tokenizer is not None:
@@ -97,6 +119,17 @@ def _facts_table(bundle: Bundle, summary: ModelSummary, batch_size: int) -> Tabl
     elif bundle.folder is not None:
         table.add_row("tokenizer", "[dim]none[/]")
     return table
+
+
+def _drawing_document(model: str, bundle: Bundle, parts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model": model,
+        "architecture": bundle.spec.architecture,
+        "parameters": {"total": sum(part["parameters"]["total"] for part in parts.values())},
+        "tasks": [spec.name for spec in tasks_of(bundle.spec)],
+        "tokenizer": None if bundle.tokenizer is None else type(bundle.tokenizer).__name__,
+        "parts": parts,
+    }
 
 
 def _document(model: str, bundle: Bundle, summary: ModelSummary) -> dict[str, Any]:

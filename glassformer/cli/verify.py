@@ -49,7 +49,9 @@ def verify(
         bundle = load_transformer(model, feature="verify", dtype=dtype, device=device)
     if model.startswith(TINY) and other is None:
         perturb_parameters(bundle.model)  # not for an export, which has the weights as initialized
-    checks = all_checks("auto" if reference is None else "required" if reference else "skipped", other)
+    checks = all_checks(
+        "auto" if reference is None else "required" if reference else "skipped", other, bundle
+    )
     precision = str(next(bundle.model.parameters()).dtype).removeprefix("torch.")
     screen = console()
     if not as_json:

@@ -290,7 +290,7 @@ def graphs_of(model: AnyModel) -> list[Graph]:
         pair = len(model.spec.embeddings()) == 2
         return [_encoder_graph(known), _decode_step_graph(known)] if pair else [_decode_step_graph(known)]
     hint = 'in Python, export one of them: export_onnx(pipeline.tower("image"), folder), or "text"'
-    hint = hint if model.spec.children() else ""
+    hint = hint if "image" in model.spec.children() else ""
     raise UnsupportedError("export to ONNX", model.spec.architecture, hint=hint)
 
 

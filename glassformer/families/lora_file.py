@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from glassformer.errors import FileProblemError
 from glassformer.families.adapter import Adapter, check_peft_options
 from glassformer.json_text import parse_json
-from glassformer.messages import list_some
 from glassformer.weights.convert import WeightTable
 
 KOHYA = {"unet": "lora_unet_", "transformer": "lora_transformer_", "text_encoder": "lora_te_"}
@@ -85,7 +84,7 @@ def merge_lora_file(path: Path, parts: Iterable[Part]) -> None:
         if own:
             updates.append((part, _adapter(path, own, configs.get(part.folder, {}))))
     if unread := [*unread, *pairs]:
-        problem = f"updates layers that the model lacks, or in another way: {list_some(unread, len(unread))}"
+        problem = f"updates layers that the model lacks, or in another way: {', '.join(unread)}"
         raise FileProblemError(path, problem, hint="only LoRA adapters of this model can be merged")
     if not updates:
         raise FileProblemError(path, "has no LoRA adapter")

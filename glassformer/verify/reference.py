@@ -235,4 +235,4 @@ def saved_equals_loaded(bundle: Bundle, name: str) -> CheckResult:
 
 def _layouts(bundle: Bundle) -> list[Layout]:
     published = families()[bundle.family] if bundle.family else family_of_spec(bundle.spec)
-    return ["glassformer"] if published is None else ["hf", "glassformer"]
+    return ["glassformer"] if published is None and not bundle.parts else ["hf", "glassformer"]

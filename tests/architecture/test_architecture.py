@@ -21,7 +21,7 @@ Sources = Mapping[str, str]
 # A part (package or top-level module) may import itself and any part above it in this list.
 ORDER = """
     errors messages json_text schema core weights tokenization data families transformer inference generation
-    diffusion torch_modules baselines metrics plotting pretrained bundle processors tasks recipes training
+    diffusion torch_modules baselines metrics plotting pretrained bundle model_index processors tasks recipes training
     export interpret verify api batch explorer server cli __main__
 """.split()
 # The parts at the bottom stay independent of each other.
@@ -39,8 +39,9 @@ ONLY: dict[str, set[str]] = {
     "transformer": {"errors", "core", "families"},
     "plotting": {"errors", "core", "transformer", "data", "generation"},
 }
-# `model.generate`, the one way up: imported when it is called, so that core loads without generation.
-UPWARD = {("glassformer/core/model.py", "generation")}
+# Ways up, imported when they are called: `model.generate`, so that core loads without generation, and the
+# layout of a folder of several models, each of which is loaded and saved as a bundle.
+UPWARD = {("glassformer/core/model.py", "generation"), ("glassformer/bundle.py", "model_index")}
 # Third-party packages of the parts that must stay small; the others may use any dependency.
 THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),

@@ -219,7 +219,8 @@ class Autoencoder(Model):
         self, images: Tensor | ImageInputs, *, kernel: Kernel = "auto", obs: Observer | None = None
     ) -> GaussianLatents | QuantizedLatents:
         """Encode images (B, C, H, W) -> latents (B, L, h, w), h = H / stride rounded down."""
-        images, channels, stride = tensor_of(images), self.spec.input.channels, self.spec.stride
+        images = tensor_of(images).to(self.embed.weight.dtype)
+        channels, stride = self.spec.input.channels, self.spec.stride
         if images.dim() != 4 or images.shape[1] != channels or min(images.shape[2:]) < stride:
             raise ShapeError("images", images.shape, f"(B, {channels}, {stride} or more, {stride} or more)")
         context = LevelContext(kernel=kernel, obs=scope(obs, "encoder"))
@@ -231,6 +232,7 @@ class Autoencoder(Model):
     def decode(self, latents: Tensor, *, kernel: Kernel = "auto", obs: Observer | None = None) -> Tensor:
         """Decode latents (B, L, h, w) -> images (B, C, H, W)."""
         context = LevelContext(kernel=kernel, obs=scope(obs, "decoder"))
+        latents = latents.to(self.embed.weight.dtype)
         x = self.decoder(self.unproject(self.bottleneck.decode(latents)), context)
         out: Tensor = self.head(x, obs=scope(obs, "head"))
         return out

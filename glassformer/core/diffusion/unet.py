@@ -38,7 +38,7 @@ class NoisyMapInput(LatentConditions):
         latents, channels = inputs.latents, self.conv.in_channels
         if latents.dim() != 4 or latents.shape[1] != channels:
             raise ShapeError("latents", latents.shape, f"(B, {channels}, rows, columns)")
-        return tap(obs, "out", self.conv(latents))
+        return tap(obs, "out", self.conv(latents.to(self.conv.weight.dtype)))
 
 
 class UNet(Model):
