@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from glassformer.core import spec
 from glassformer.core.diffusion.model import DiffusionModel
 from glassformer.errors import MissingValueError, UnknownNameError, UnsupportedError
-from glassformer.families.lora_file import KOHYA, Part, merge_lora_file
+from glassformer.families.lora_file import KOHYA, AdaptedPart, merge_lora_file
 from glassformer.families.registry import families, family_of_spec
 from glassformer.families.sidecars import (
     INDEX_FILE,
@@ -110,7 +110,7 @@ def merge_adapter(bundle: Bundle, path: Path) -> None:
         folder = CLASSES[class_of(model.spec)].folders[part]
         if family is not None and folder in KOHYA:
             names = other_names(part, own) if isinstance(own, spec.UNetSpec) else {}
-            parts.append(Part(folder, getattr(model, part), family.table(own, ()), names))
+            parts.append(AdaptedPart(folder, getattr(model, part), family.table(own, ()), names))
     merge_lora_file(path, parts)
 
 

@@ -39,7 +39,7 @@ _PROCESSOR = re.compile(r"\.processor\.(to_\w+?)_lora\.")
 
 
 @dataclass(frozen=True)
-class Part:
+class AdaptedPart:
     """A part of a model. folder: its published folder. table: its weight table.
 
     other_names: names of layers in other files, by their published names
@@ -65,7 +65,7 @@ class Part:
         return found
 
 
-def merge_lora_file(path: Path, parts: Iterable[Part]) -> None:
+def merge_lora_file(path: Path, parts: Iterable[AdaptedPart]) -> None:
     """Add the adapter of a file to the weights of the parts of a model; every tensor must be used."""
     tensors, configs = _read(path)
     pairs: dict[str, dict[str, Tensor]] = {}
@@ -77,7 +77,7 @@ def merge_lora_file(path: Path, parts: Iterable[Part]) -> None:
             unread.append(name)
         else:
             pairs.setdefault(spelled.removesuffix(f".{suffix}"), {})[SUFFIXES[suffix]] = tensor
-    updates: list[tuple[Part, Adapter]] = []
+    updates: list[tuple[AdaptedPart, Adapter]] = []
     for part in parts:
         layers = part.layers()
         own = {layers[name]: pairs.pop(name) for name in [*pairs] if name in layers}
@@ -121,7 +121,7 @@ def _adapter(path: Path, pairs: Mapping[str, dict[str, Tensor]], config: dict[st
 
 
 @torch.no_grad()
-def _merge(part: Part, adapter: Adapter) -> None:
+def _merge(part: AdaptedPart, adapter: Adapter) -> None:
     """Add the updates of published layers to our weights; the rows of a table are linear."""
     for op in part.table.rows(part.table.base[0]):
         updates = {name: name.removesuffix(".weight") for name in op.theirs}

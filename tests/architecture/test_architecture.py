@@ -21,8 +21,8 @@ Sources = Mapping[str, str]
 # A part (package or top-level module) may import itself and any part above it in this list.
 ORDER = """
     errors messages json_text schema core weights tokenization data families transformer inference generation
-    diffusion torch_modules baselines metrics plotting pretrained bundle model_index processors tasks recipes training
-    export interpret verify api batch explorer server cli __main__
+    diffusion torch_modules baselines metrics plotting pretrained bundle model_index processors tasks recipes
+    training export interpret verify api batch explorer server cli __main__
 """.split()
 # The parts at the bottom stay independent of each other.
 ONLY: dict[str, set[str]] = {

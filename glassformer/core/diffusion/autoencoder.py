@@ -124,7 +124,7 @@ class Codebook(nn.Module):
     def encode(self, x: Tensor) -> QuantizedLatents:
         vectors = self.project(x).movedim(1, -1)  # (B, h, w, E)
         # in mixed precision too, the nearest code is found in float32
-        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        with torch.no_grad(), torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
             codes = self.codes.to(torch.promote_types(self.codes.dtype, torch.float32))
             # |v - c|^2 without |v|^2, which is the same for all codes
             distances = codes.square().sum(-1) - 2 * vectors.to(codes) @ codes.T
