@@ -356,16 +356,15 @@ def measure(clips: Sequence[Clip], wanted: Sequence[Wanted], read: Reader) -> Sc
 
 
 def draw(bundle: Bundle, wanted: Sequence[Wanted], args: argparse.Namespace) -> list[Clip]:
-    """Draw a clip for each caption."""
-    generator = VideoGenerator(
-        bundle,
-        num_inference_steps=args.steps,
-        guidance_scale=args.guidance,
-        batch_size=args.draw_batch_size,
-        seed=1000,
-    )
-    drawn: Any = generator([caption(one) for one in wanted])
-    return [np.stack([np.asarray(f, np.float32) / 255 for f in row.images[0]]) for row in drawn]
+    """Draw a clip for each caption, each with a seed of its own."""
+    generator = VideoGenerator(bundle, num_inference_steps=args.steps, guidance_scale=args.guidance)
+    prompts = [*generator.load([caption(one) for one in wanted])]
+    clips: list[Clip] = []
+    for start in range(0, len(prompts), args.draw_batch_size):
+        part = prompts[start : start + args.draw_batch_size]
+        videos = generator.draw(part, range(1000 + start, 1000 + start + len(part)))
+        clips += [video[0].clamp(-1, 1).float().cpu().numpy() / 2 + 0.5 for video in videos]
+    return clips
 
 
 def save_sheet(path: Path, clips: Sequence[Clip], scale: int = 3) -> None:
