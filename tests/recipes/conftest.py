@@ -17,6 +17,8 @@ def data_folder(tmp_path_factory):
     glassformer.save(tiny_bundle("bert", max_len=128), folder / "bert-base-cased")
     glassformer.save(tiny_bundle("t5"), folder / "t5-small")
     glassformer.save(tiny_bundle("vit"), folder / "dinov2-small")
+    for name in ("vq-emoji", "vq-digits"):
+        glassformer.save(tiny_bundle("vq_model", image_size=16), folder / name)
     return folder
 
 

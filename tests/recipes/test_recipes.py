@@ -37,6 +37,7 @@ SMALL = {"d_model": 48, "num_layers": 1, "d_ff": 64}  # what two steps on a CPU 
 BATCH = {"lm": 512, "forecast": 32, "classify (image)": 40}  # rows of an lm: up to 512 tokens
 BATCH |= {"diffusion (class)": 8, "diffusion (text)": 4}
 BATCH |= {"classify (series)": 8, "detect": 3, "segment": 3, "contrastive": 6, "caption": 6, "vqa": 6}
+BATCH |= {"autoencoder": 8, "image_tokens (text)": 4, "image_tokens (class)": 4}
 OBJECTS = ("detect-scenes", "detect-bccd", "segment-nuclei", "segment-camvid")
 DIFFUSION = [name for name in names() if name.startswith("diffusion-")]
 ALSO = {
@@ -46,6 +47,9 @@ ALSO = {
     "caption-scenes": ["data.image_size=[32,32]", "model.num_heads=4"],
     "vqa-scenes": ["data.image_size=[32,32]", "data.valid=[scenes/questions.tsv]"],
     **{name: ["model.d_model=48", "model.num_layers=1", "model.num_heads=4"] for name in DIFFUSION},
+    "vq-emoji": ["data.image_size=[16,16]", "model.widths=[16,16,16]"],
+    "image-tokens-emoji": ["training.log_samples=0"],
+    "image-tokens-digits": ["data.valid=0.2", "training.log_samples=0"],
     "contrastive-captions": ["data.image_size=[32,32]", "data.valid=0.2", "tokenizer.vocab_size=300"],
     "forecast-ett": ["data.context_length=64", "data.horizon=12", "data.split=[0.7,0.1,0.2]"],
 }
