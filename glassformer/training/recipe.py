@@ -122,7 +122,9 @@ class ModelOptions(Settings):
         None, "job vqa: folder of an image encoder or captioner to connect to the language model in folder"
     )
     autoencoder: str | None = setting(
-        None, "job diffusion: folder of an autoencoder, whose latents are drawn; null draws pixels"
+        None,
+        "jobs diffusion and image_tokens: folder of an autoencoder, whose latents or codes are drawn; null "
+        "draws pixels",
     )
     text_encoder: str | None = setting(
         None,

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import glassformer
+from glassformer.bundle import Bundle
 from tests.cli.conftest import run
 from tests.interpret.models import tiny_bundle
 from tests.recipes.synthetic_data import all_files
@@ -18,7 +19,7 @@ def data_folder(tmp_path_factory):
     glassformer.save(tiny_bundle("t5"), folder / "t5-small")
     glassformer.save(tiny_bundle("vit"), folder / "dinov2-small")
     for name in ("vq-emoji", "vq-digits"):
-        glassformer.save(tiny_bundle("vq_model", image_size=16), folder / name)
+        glassformer.save(Bundle(model=glassformer.tiny("vq_model", image_size=16)), folder / name)
     return folder
 
 
