@@ -6,6 +6,7 @@ Tasks, training, export and the server share this data. The public functions of 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -129,6 +130,7 @@ class Bundle:
     weights: WeightFormat = "own"
     parts: dict[str, Bundle] = field(default_factory=dict, repr=False)
     _prepared: tuple[Any, str, nn.Module] | None = field(default=None, init=False, repr=False, compare=False)
+    _digest: tuple[nn.Module, str] | None = field(default=None, init=False, repr=False, compare=False)
     _images: tuple[nn.Module, Any, OrderedDict[bytes, SizedBytes]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -156,6 +158,16 @@ class Bundle:
                 prepared = PackedModel(model, weights)
             self._prepared = model, weights, prepared
         return self._prepared[2]
+
+    def weights_digest(self) -> str:
+        """Return the SHA-256 of all parameters and buffers, cached until the model changes."""
+        if self._digest is None or self._digest[0] is not self.model:
+            digest = hashlib.sha256()
+            for name, tensor in sorted(unique_state_dict(self.model).items()):
+                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data)
+            self._digest = self.model, digest.hexdigest()
+        return self._digest[1]
 
     def tower(self, name: Literal["image", "text", "decoder"]) -> Bundle:
         """Return one tower, or another part, of a model as a bundle of its own."""
@@ -222,12 +234,17 @@ class Bundle:
         return torch.device("cpu") if parameter is None else parameter.device
 
     @property
-    def display_name(self) -> str:
-        """Name of the model in error messages: the name of its folder or training run."""
+    def folder_name(self) -> str:
+        """Name of the model's folder or training run; empty without one."""
         folder = self.folder
         if folder is not None and (folder.parent / "recipe.yaml").is_file():
             folder = folder.parent
-        return f"the model '{folder.name}'" if folder and folder.name else "this model"
+        return folder.name if folder else ""
+
+    @property
+    def display_name(self) -> str:
+        """Name of the model in error messages."""
+        return f"the model '{self.folder_name}'" if self.folder_name else "this model"
 
     def kernels(self, length: int = 512) -> dict[str, Kernel]:
         """Return the attention kernel of each layer, by layer name, for a prefill of `length` tokens.

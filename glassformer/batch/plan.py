@@ -31,8 +31,10 @@ from glassformer.tasks.registry import find_task
 PLAN_FILE = "_batch.json"
 PART = "part-"
 _PART = re.compile(PART + r"\d{6,}\.(csv|tsv|jsonl|parquet)")
-_LEFTOVER = re.compile(rf"\.({_PART.pattern}|{re.escape(PLAN_FILE)})-[0-9a-f]{{8}}")  # of `Location.new_file`
-MAX_ROWS = 10_000  # of a block by default
+_IMAGE = re.compile(PART + r"\d{6,}-\d{6,}-image(_\d+)?\.png")
+_LEFTOVER = re.compile(
+    rf"\.({_PART.pattern}|{_IMAGE.pattern}|{re.escape(PLAN_FILE)})-[0-9a-f]{{8}}"
+)  # of `Location.new_file`
 BLOCKS_PER_WORKER = 4  # at least, so that the workers finish at about the same time
 TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
 
@@ -81,6 +83,10 @@ class BatchPlan:
         """Return the name of a block's output file."""
         return f"{PART}{block.number:06}.{self.request.format}"
 
+    def image(self, block: RowBlock, row: int, column: str) -> str:
+        """Return the name of the image file of a row, counted from 0 in its block."""
+        return f"{PART}{block.number:06}-{row + 1:06}-{column}.png"
+
     def pending(self, output: Location) -> list[RowBlock]:
         """Return the blocks that have no output file yet."""
         done = output.names()
@@ -121,7 +127,7 @@ def open_plan(
     if taken := sorted((names - finished).intersection(map(plan.part, plan.blocks))):
         raise FileExistsAlreadyError(f"{output}/{taken[0]}", hint="no batch run wrote it; move it away")
     delete_leftovers(output)
-    output.delete(finished)
+    output.delete(finished | {name for name in names if stored and _IMAGE.fullmatch(name)})
     with output.new_file(PLAN_FILE) as path:
         path.write_text(json.dumps(plan.to_json(), ensure_ascii=False), encoding="utf-8")
     return plan
@@ -178,7 +184,9 @@ def _make_blocks(
     total = sum(counts)
     if not total:
         raise EmptyInputError("input", hint="at least one row is required")
-    rows = batch_size or min(MAX_ROWS, math.ceil(total / (BLOCKS_PER_WORKER * workers)))
+    rows = batch_size or min(
+        find_task(request.task).batch_rows, math.ceil(total / (BLOCKS_PER_WORKER * workers))
+    )
     blocks: list[RowBlock] = []
     for (uri, file), count in zip(sources, counts, strict=True):
         for start in range(0, count, rows):

@@ -81,10 +81,20 @@ class BatchWorker:
             self._output.new_file(part) as path,
             TableWriter(path, types, source=table) as out,
         ):
-            for row, cells in zip(rows, predictor.cells(texts), strict=True):
-                out.write(row.record, cells)
+            for number, (row, cells) in enumerate(zip(rows, predictor.cells(texts), strict=True)):
+                out.write(row.record, self._store_images(block, number, cells))
                 errors += ERROR in cells
         return errors
+
+    def _store_images(self, block: RowBlock, row: int, cells: dict[str, object]) -> dict[str, object]:
+        """Write the images of a row as files, and return its cells with their names."""
+        for column, content in cells.items():
+            if isinstance(content, bytes):
+                name = self._plan.image(block, row, column)
+                with self._output.new_file(name) as path:
+                    path.write_bytes(content)
+                cells[column] = name
+        return cells
 
 
 class BlockReader:

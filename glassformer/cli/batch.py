@@ -106,7 +106,7 @@ def batch(
         int | None,
         typer.Option(
             min=1,
-            help="Rows per block and output file (default: at most 10,000).",
+            help="Rows per block and output file (default: at most 10,000; 32 for images to draw).",
             show_default=False,
             rich_help_panel=WORKER_PANEL,
         ),

@@ -30,6 +30,7 @@ STDIN = "(default: --file, else stdin)"
 INPUTS: Mapping[InputKind, tuple[str, str]] = {  # the name of the argument, and its help
     registry.TEXT: ("TEXT", f"Input texts {STDIN}."),
     registry.PROMPT: ("TEXT", f"Prompts {STDIN}."),
+    registry.PROMPT_OR_CLASS: ("PROMPT", f"Prompts, or names or numbers of classes {STDIN}."),
     registry.QUESTION: ("QUESTION", "Questions; without --context, each followed by a tab and its context."),
     registry.IMAGE: ("IMAGE", "Image files, folders or patterns such as 'scans/*.png'."),
     registry.IMAGE_QUESTION: (
@@ -120,6 +121,10 @@ def output_of(spec: TaskSpec) -> tuple[type[Any], Callable[[TaskRun, Any], None]
             vision.MaskOutputOptions if spec.result.has_masks else vision.ObjectOutputOptions,
             vision.run_objects,
         )
+    if spec.inputs == registry.PROMPT_OR_CLASS:
+        from glassformer.cli import draw
+
+        return draw.DrawingOptions, draw.run_drawing
     if spec.inputs == registry.SERIES_TABLE:
         from glassformer.cli import forecast
 
@@ -146,10 +151,10 @@ def option_parameter(option: Option) -> inspect.Parameter:
         default = ",".join(map(str, option.default)) or None
     shown = default is not None and kind is not bool
     declared = typer.Option(
-        *([option.flag] if (kind is bool and default is not None) or "flag" in option.metadata else []),
+        *flags(option, is_switch=kind is bool and default is not None),
         help=option.help + LIST_HELP.get("separated" if option.metadata.get("separated") else kind, ""),
         show_default=shown,
-        metavar="FILE" if kind is Path else None,
+        metavar="FILE" if kind is Path or option.metadata.get("is_image") else None,
         rich_help_panel=option.metadata.get("panel"),
     )
     if kind is not bool:
@@ -164,8 +169,16 @@ def option_parameter(option: Option) -> inspect.Parameter:
     )
 
 
+def flags(option: Option, *, is_switch: bool) -> list[str]:
+    """Return the flags of an option; none if Typer's own, which also negates a switch, is meant."""
+    more = option.metadata.get("more_flags", ())
+    return [option.flag, *more] if is_switch or more or "flag" in option.metadata else []
+
+
 def command_type(option: Option) -> Any:
     """Return the type of an option on the command line."""
+    if option.metadata.get("is_image"):
+        return str
     kinds = [kind for kind in union_members(option.hint) if kind is not type(None)]
     origins = [get_origin(kind) or kind for kind in kinds]
     if option.metadata.get("collection") or Mapping in origins:

@@ -1,15 +1,20 @@
-"""Print attention weights in a terminal: one row of shaded cells per query."""
+"""Print attention weights in a terminal, one row of shaded cells per query, and images in half blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 from torch import Tensor
 
 from glassformer.errors import ShapeError
 from glassformer.plotting.fonts import visible
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 SHADES, PLAIN_SHADES = " ░▒▓█", " .:*#"  # from 0 to 1; the second is for ASCII-only terminals
 COLOR = "rgb(38,139,210)"  # visible on white and on black
@@ -42,6 +47,23 @@ def attention_text(
         text.append("\n")
     if shown < len(columns):
         text.append(f"(the first {shown} of {len(columns)} keys)\n", style="dim")
+    return text
+
+
+def image_text(image: Image.Image, width: int) -> Text:
+    """Format an image as lines of half blocks: a character shows two pixels, one above the other.
+
+    >>> from PIL import Image
+    >>> image_text(Image.new("RGB", (4, 4), "red"), width=2).plain
+    '▀▀\\n'
+    """
+    rows = max(1, round(image.height * width / image.width / 2))
+    pixels = np.asarray(image.convert("RGB").resize((width, 2 * rows)))
+    text = Text(no_wrap=True, end="")
+    for upper, lower in zip(pixels[::2].tolist(), pixels[1::2].tolist(), strict=True):
+        for above, below in zip(upper, lower, strict=True):
+            text.append("▀", style="rgb({},{},{}) on rgb({},{},{})".format(*above, *below))
+        text.append("\n")
     return text
 
 

@@ -31,6 +31,7 @@ from glassformer.server.errors import (
     validation_error,
 )
 from glassformer.server.explorer import mount_page, trace_router
+from glassformer.server.images import images_router
 from glassformer.server.limits import Limits, LimitsMiddleware, ServerState
 from glassformer.server.metrics import CONTENT_TYPE, Metrics
 from glassformer.server.models import ModelRegistry
@@ -135,6 +136,7 @@ def create_app(
         return HTMLResponse(render(app.openapi()))
 
     app.include_router(openai_router(models, metrics))
+    app.include_router(images_router(models))
     app.include_router(tasks_router(models, metrics))
     app.include_router(trace_router(Catalog(bundles, runs)))
     mount_page(app)

@@ -28,7 +28,7 @@ from glassformer.server.errors import (
     error_response,
 )
 from glassformer.server.metrics import Metrics
-from glassformer.tasks.registry import tasks
+from glassformer.tasks.registry import TaskSpec, tasks
 
 EXPENSIVE = ("/trace", "/runs")  # GET requests that count as work
 MIN_MEMORY = 256 << 20  # free bytes below which requests are refused
@@ -214,8 +214,13 @@ class LimitsMiddleware:
 
 def large_routes() -> list[str]:
     """Return the routes whose bodies contain images or series."""
-    large = [spec for spec in tasks().values() if {"image", "series"} & {*spec.inputs.modalities}]
-    return [*(f"/{spec.name}" for spec in large), "/v1/chat/completions"]
+
+    def is_large(spec: TaskSpec) -> bool:
+        images = any(option.metadata.get("is_image") for option in spec.all_options)
+        return images or bool({"image", "series"} & {*spec.inputs.modalities})
+
+    large = [f"/{spec.name}" for spec in tasks().values() if is_large(spec)]
+    return [*large, "/v1/chat/completions", "/v1/images/edits"]
 
 
 class _Response:

@@ -225,8 +225,13 @@ class TaskThread(ThreadPoolExecutor):
 
         return super().submit(timed)
 
+    def step(self) -> None:
+        """Note that the current task has finished a step."""
+        if self._started is not None:
+            self._started = time.monotonic()
+
     def seconds(self) -> float:
-        """Return for how long the current task has been running; 0 if there is none."""
+        """Return for how long the current task, or its current step, has been running; 0 if there is none."""
         started = self._started
         return 0.0 if started is None else time.monotonic() - started
 
@@ -254,6 +259,7 @@ class ServedModel:
         canceled = threading.Event()
 
         def check(_: int = 0) -> None:
+            self.thread.step()
             if canceled.is_set():
                 raise RequestCancelledError
 

@@ -32,7 +32,8 @@ from glassformer.tasks.generation_options import GenerationTaskOptions
 from glassformer.tasks.registry import REQUIRED, Option, TaskSpec, options_of
 from glassformer.tasks.results import GeneratedResult
 
-SINGLE = (registry.MARKED_IMAGE, registry.SERIES_TABLE)  # kinds of which a request has one input
+# kinds of which a request has one input
+SINGLE = (registry.MARKED_IMAGE, registry.PROMPT_OR_CLASS, registry.SERIES_TABLE)
 MAX_LENGTH, MAX_ITEMS = 1000, 1000  # of a text and a list without other bounds
 Values = Annotated[list[float], Field(min_length=1, max_length=MAX_STEPS)]
 SeriesValues = (
@@ -85,10 +86,10 @@ def response_model(spec: TaskSpec) -> type[BaseModel]:
     hints = get_type_hints(spec.result)
     names = list(spec.result.__dataclass_fields__)  # type: ignore[attr-defined]
     only = spec.result_field
-    if spec.inputs == registry.SERIES_TABLE:
-        declared = {name: (hints[name], ...) for name in names}
-    elif spec.inputs in SINGLE:
+    if spec.inputs == registry.MARKED_IMAGE:
         declared = {spec.results: (hints[only] if only else spec.result, ...)}
+    elif spec.inputs in SINGLE:
+        declared = {name: (hints[name], ...) for name in names}
     else:
         declared = {spec.results: (list[hints[only] if only else spec.result], ...)}  # type: ignore[misc]
         if only and "warnings" in names:
@@ -151,6 +152,8 @@ def _input_fields(spec: TaskSpec) -> dict[str, Any]:
         case registry.SAMPLE:
             many: Any = Annotated[list[SeriesValues], Field(min_length=1, max_length=MAX_TEXTS)]
             return {**_either("texts", "text_pairs", "images"), "series": (many | None, None)}
+        case registry.PROMPT_OR_CLASS:
+            return {"prompt": (Text, ...)}
         case registry.SERIES_TABLE:
             return {"series": (Series, ...)}
     return {spec.argument: (Texts, ...)}
@@ -158,6 +161,8 @@ def _input_fields(spec: TaskSpec) -> dict[str, Any]:
 
 def option_field(option: Option) -> Any:
     """Return the type and default of an option in a request."""
+    if option.metadata.get("is_image"):
+        return Image | None, Field(None, description=f"{option.help.rstrip('.')}, in base64.")
     default = None if option.default is REQUIRED else option.default
     default = list(default) if isinstance(default, tuple) else default
     kinds = [_bounded(kind, option) for kind in union_members(option.hint) if kind not in (Any, type(None))]
@@ -212,6 +217,8 @@ def read_request(spec: TaskSpec, body: Any) -> RequestInputs:
     options = body.model_dump(include=names, exclude_unset=True, exclude_none=True)
     kinds: set[str] = set()
     for option in spec.all_options:
+        if option.metadata.get("is_image") and option.name in options:
+            options[option.name] = decode_base64(options[option.name])
         if option.metadata.get("collection"):
             texts, images = f"{_singular(option.name)}_texts", f"{_singular(option.name)}_images"
             _check_one_of(body, texts, images)
@@ -246,6 +253,8 @@ def read_request(spec: TaskSpec, body: Any) -> RequestInputs:
             return RequestInputs(
                 items, frozenset({*kinds, kind.removesuffix("s") if kind != "series" else kind}), options
             )
+        case registry.PROMPT_OR_CLASS:
+            return RequestInputs([PlainText(body.prompt)], frozenset(), options)
         case registry.SERIES_TABLE:
             items = [body.series]
         case _:

@@ -32,7 +32,13 @@ from glassformer.tasks.text_generation import GeneratesFromSources
 
 MAX_SENTENCES = 4096  # of one request
 MAX_CHARACTERS = 1 << 21  # of all texts from which text is generated
-READS = {"text": "texts", "image": "images", "series": "time series", "vectors": "vectors"}
+READS = {
+    "text": "texts",
+    "class": "classes",
+    "image": "images",
+    "series": "time series",
+    "vectors": "vectors",
+}
 
 
 def tasks_router(models: ModelRegistry, metrics: Metrics) -> APIRouter:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from inspect import signature
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,10 +20,9 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core.inputs import TextInputs
-from glassformer.data.image_files import ImageLike, load_image
+from glassformer.data.image_files import ImageLike, image_digest, load_image
 from glassformer.diffusion import (
     SAMPLERS,
-    DiffusionSampler,
     ImageNoise,
     SamplerSettings,
     SamplerStep,
@@ -30,8 +32,11 @@ from glassformer.diffusion import (
 )
 from glassformer.diffusion.loop import Denoiser
 from glassformer.diffusion.samplers import BetaSettings
+from glassformer.diffusion.tiling import decode_in_tiles
 from glassformer.errors import (
     ConflictError,
+    EmptyInputError,
+    GlassformerError,
     InputTooLongError,
     InvalidValueError,
     MissingValueError,
@@ -39,15 +44,40 @@ from glassformer.errors import (
     attempt,
 )
 from glassformer.families.sidecars import SCHEDULER_FILE
+from glassformer.inference.memory import available_memory
 from glassformer.processors.text import check_text, require_tokenizer
-from glassformer.tasks.base import NO_CALLBACKS, Callbacks, Task, check_at_least, check_probability, chunks
+from glassformer.tasks.base import (
+    NO_CALLBACKS,
+    Callbacks,
+    Task,
+    check_at_least,
+    check_finite,
+    check_probability,
+    chunks,
+)
+from glassformer.tasks.png_settings import encode_png
 
 if TYPE_CHECKING:
     from PIL import Image
 
 MAX_STEPS, MAX_SIDE = 1000, 4096
 DEFAULT_STEPS, DEFAULT_GUIDANCE = 50, 7.5  # those of diffusers
+DECODED_PIXELS = 1 << 20  # of one batch; a larger image is decoded in tiles
+TILE = 512  # pixels per side
 Prompt = str | int
+
+
+@dataclass(eq=False)
+class DrawingTooLargeError(GlassformerError):
+    """An image needs more memory than there is. needed, free: gigabytes."""
+
+    height: int
+    width: int
+    needed: float
+    free: float
+    template: ClassVar[str] = (
+        "an image of {width} x {height} pixels needs about {needed:.1f} GB of memory; {free:.1f} GB are free"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +87,15 @@ class Drawing:
     prompt: str
     images: tuple[Image.Image, ...]
     seeds: tuple[int, ...]
+    generator: ImageGenerator = field(repr=False, compare=False)
+
+    def settings(self, index: int = 0) -> dict[str, Any]:
+        """Return how an image was made: all that is needed to draw it again."""
+        return {"prompt": self.prompt, "seed": self.seeds[index], **self.generator.settings()}
+
+    def pngs(self) -> list[bytes]:
+        """Return the images as PNG files that contain their settings."""
+        return [encode_png(image, self.settings(n)) for n, image in enumerate(self.images)]
 
 
 class ImageGenerator(Task[Prompt, Drawing]):
@@ -77,6 +116,26 @@ class ImageGenerator(Task[Prompt, Drawing]):
         self.bundle, self.batch_size = bundle, batch_size
         self.seeds = tuple(range(seed, seed + num_images_per_prompt))
 
+    @classmethod
+    def option_names(cls) -> set[str]:
+        """Return the names of all options."""
+        starts = (vars(kind).get("__init__") for kind in cls.__mro__ if kind is not object)
+        names = {name for start in starts if start is not None for name in signature(start).parameters}
+        return names - {"self", "args", "kwargs", "bundle", "options"}
+
+    @abstractmethod
+    def drawing_options(self) -> dict[str, Any]:
+        """Return the options that shape an image, with the defaults filled in."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the options that shape an image, the model with a checksum of its weights, and versions."""
+        return {
+            **self.drawing_options(),
+            "model": self.bundle.folder_name,
+            "weights": self.bundle.weights_digest(),
+            "versions": {"glassformer": version("glassformer"), "torch": version("torch")},
+        }
+
     def is_single(self, inputs: Any) -> bool:
         return isinstance(inputs, str | int)
 
@@ -85,18 +144,30 @@ class ImageGenerator(Task[Prompt, Drawing]):
 
     def run(self, inputs: Iterable[Prompt], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Drawing]:
         for chunk in self.read(inputs, callbacks):
-            rows = [
-                (row, seed) for row, (_, item) in enumerate(chunk) if item is not None for seed in self.seeds
-            ]
-            images: dict[int, list[Image.Image]] = {row: [] for row in range(len(chunk))}
-            for part in chunks(rows, self.batch_size):
-                pixels = self.draw([chunk[row][1] for row, _ in part], [seed for _, seed in part], callbacks)
-                for (row, _), image in zip(part, to_images(pixels), strict=True):
-                    images[row].append(image)
-            callbacks.on_done(len(chunk))
-            for row, (prompt, item) in enumerate(chunk):
+            images = self._draw_chunk(chunk, callbacks)
+            for prompt, item in chunk:
                 seeds = self.seeds if item is not None else ()
-                yield Drawing(prompt=str(prompt), images=tuple(images[row]), seeds=seeds)
+                yield self._drawing(prompt, tuple(islice(images, len(seeds))), seeds)
+                callbacks.on_done(1)
+
+    def stream(self, inputs: Iterable[Prompt], callbacks: Callbacks = NO_CALLBACKS) -> Iterator[Drawing]:
+        """Yield a drawing of every single image as soon as it is finished."""
+        for chunk in self.read(inputs, callbacks):
+            images = self._draw_chunk(chunk, callbacks)
+            for prompt, item in chunk:
+                for seed in self.seeds if item is not None else ():
+                    yield self._drawing(prompt, (next(images),), (seed,))
+                callbacks.on_done(1)
+
+    def _draw_chunk(self, chunk: Sequence[tuple[Prompt, Any]], callbacks: Callbacks) -> Iterator[Image.Image]:
+        """Yield the images of all prompts that are not rejected, drawn in batches."""
+        rows = [(item, seed) for _, item in chunk if item is not None for seed in self.seeds]
+        for part in chunks(rows, self.batch_size):
+            pixels = self.draw([item for item, _ in part], [seed for _, seed in part], callbacks)
+            yield from to_images(check_finite(self.bundle, pixels))
+
+    def _drawing(self, prompt: Prompt, images: tuple[Image.Image, ...], seeds: tuple[int, ...]) -> Drawing:
+        return Drawing(prompt=str(prompt), images=images, seeds=seeds, generator=self)
 
     @abstractmethod
     def load(self, inputs: Iterable[Prompt]) -> Iterable[Any]:
@@ -115,6 +186,7 @@ class DiffusionImageGenerator(ImageGenerator):
     guidance_scale: how strongly the images follow the prompts; 1 is without guidance.
     image: an image to start from, with a strength from 0 to 1. mask: white where it is redrawn.
     sampler: name of another sampler than the model's, e.g. dpmpp_2m.
+    tiling: whether to decode in tiles, which is not exact; None: only images above 1024 x 1024 pixels.
     callback: called with the index and the result of each step.
     """
 
@@ -131,6 +203,7 @@ class DiffusionImageGenerator(ImageGenerator):
         mask: ImageLike | None = None,
         strength: float = 0.8,
         sampler: str | None = None,
+        tiling: bool | None = None,
         callback: Callable[[int, SamplerStep], Any] | None = None,
         **options: Any,
     ) -> None:
@@ -142,13 +215,52 @@ class DiffusionImageGenerator(ImageGenerator):
         self.model: Any = bundle.model
         self.guidance_scale, self.negative_prompt = guidance_scale, negative_prompt
         self.size = self._size(height, width)
-        self.sampler = self._sampler(sampler, num_inference_steps)
+        self.sampler_settings = self._sampler_settings(sampler)
+        self.sampler = self.sampler_settings.sampler(num_inference_steps)
+        self.tiling = self.size[0] * self.size[1] > DECODED_PIXELS if tiling is None else tiling
         latent_size = tuple(side // self.spec.stride for side in self.size)
         self.latent_shape = (self.spec.latent_shape[0], *latent_size)
-        self.image = None if image is None else to_tensor(load_image(image), self.size, "RGB") * 2 - 1
-        self.mask = None if mask is None else to_tensor(load_image(mask), latent_size, "L").round()
         self.strength = strength if mask is None else 1.0
+        self.image = self.mask = None
+        self.sources: dict[str, Any] = {}  # what is known about the image and the mask
+        if image is not None:
+            start = load_image(image)
+            self.image = to_tensor(start, self.size, "RGB") * 2 - 1
+            self.sources = {"image": hex_digest(image), "strength": self.strength}
+            self.sampler.start(self.strength)  # raises if there is no step to take
+        if mask is not None:
+            region = load_image(mask)
+            if region.size != start.size:
+                reason = "they have {} x {} and {} x {} pixels".format(*start.size, *region.size)
+                raise ConflictError(("image", "mask"), reason)
+            self.mask = to_tensor(region, latent_size, "L").round()
+            self.sources["mask"] = hex_digest(mask)
         self.callback = callback
+        self.batch_size = min(self.batch_size, self._max_batch_size())
+
+    def _max_batch_size(self) -> int:
+        """Return how many images fit into memory; raise if none does."""
+        free = available_memory(self.bundle.device)
+        rows = 2 if self.guidance_scale != 1 else 1
+        size = (TILE, TILE) if self.tiling and self.image is None else self.size
+        numbers = max(rows * self.spec.denoising_size(self.size), self.spec.decoding_size(size))
+        needed = numbers * next(self.bundle.model.parameters()).element_size()
+        if free is not None and needed > free:
+            raise DrawingTooLargeError(*self.size, needed / 1e9, free / 1e9)
+        return self.batch_size if free is None else max(1, int(free / max(1, needed)))
+
+    def drawing_options(self) -> dict[str, Any]:
+        sampler = next(name for name, kind in SAMPLERS.items() if type(self.sampler_settings) is kind)
+        return {
+            "sampler": sampler,
+            "num_inference_steps": len(self.sampler),
+            "guidance_scale": self.guidance_scale,
+            "negative_prompt": self.negative_prompt,
+            "height": self.size[0],
+            "width": self.size[1],
+            "tiling": self.tiling,
+            **self.sources,
+        }
 
     @property
     def spec(self) -> Any:
@@ -163,8 +275,7 @@ class DiffusionImageGenerator(ImageGenerator):
             callbacks.on_step()
             if self.callback is not None:
                 self.callback(index, step)
-        pixels: Tensor = self.model.decode(step.prev_sample)
-        return pixels
+        return self.decode(step.prev_sample, callbacks)
 
     def steps(
         self, model: Denoiser, prompts: Sequence[Any], seeds: Sequence[int]
@@ -185,13 +296,28 @@ class DiffusionImageGenerator(ImageGenerator):
             mask=None if self.mask is None else self.mask.to(device),
         )
 
+    def decode(self, latents: Tensor, callbacks: Callbacks = NO_CALLBACKS) -> Tensor:
+        """Decode latents: a bounded number of pixels at a time, or in tiles."""
+        decode: Callable[[Tensor], Tensor] = self.model.decode
+        stride = self.spec.stride
+        if self.tiling and stride > 1:
+            tile, overlap = TILE // stride, TILE // stride // 4
+            on_tile = callbacks.on_step
+            parts = [
+                decode_in_tiles(decode, row, tile=tile, overlap=overlap, on_tile=on_tile)
+                for row in latents.split(1)
+            ]
+            return torch.cat(parts)
+        rows = max(1, DECODED_PIXELS // (self.size[0] * self.size[1]))
+        return torch.cat([decode(part) for part in latents.split(rows)])
+
     def load(self, inputs: Iterable[Prompt]) -> Iterable[Any]:
         return [attempt(self._read, prompt) for prompt in inputs]
 
     def _read(self, prompt: Prompt) -> Any:
         """Return the token ids of a text, or the number of a class."""
         if self.spec.text_encoder is not None:
-            return self._token_ids(check_text(prompt, "prompt"))
+            return self._token_ids(check_prompt(prompt))
         return read_class(self.bundle, prompt, self.spec.latents.num_classes)
 
     def _token_ids(self, text: str) -> list[int]:
@@ -227,11 +353,23 @@ class DiffusionImageGenerator(ImageGenerator):
                 raise InvalidValueError(name, side, f"a multiple of {multiple} up to {MAX_SIDE}")
         return size
 
-    def _sampler(self, name: str | None, steps: int) -> DiffusionSampler:
+    def _sampler_settings(self, name: str | None) -> SamplerSettings:
         if SCHEDULER_FILE not in self.bundle.files:
             raise MissingValueError(SCHEDULER_FILE, f"in the folder of {self.bundle.display_name}")
         settings = read_scheduler_config(self.bundle.files[SCHEDULER_FILE])
-        return with_sampler(settings, name).sampler(steps)
+        return with_sampler(settings, name)
+
+
+def check_prompt(prompt: Prompt) -> str:
+    """Return a prompt that is a text; raise if it is empty."""
+    if not check_text(prompt, "prompt").strip():
+        raise EmptyInputError("prompt")
+    return str(prompt)
+
+
+def hex_digest(image: ImageLike) -> str:
+    """Return a checksum of an image."""
+    return (image_digest(image) or b"").hex()
 
 
 def read_class(bundle: Bundle, prompt: Prompt, count: int) -> int:

@@ -17,9 +17,8 @@ from glassformer.generation.engine import start_search
 from glassformer.generation.loop import run_search
 from glassformer.generation.prompt import pad_prompts
 from glassformer.inference.prepare import evaluation_mode
-from glassformer.processors.text import check_text
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks
-from glassformer.tasks.drawing import ImageGenerator, Prompt, read_class, read_token_ids
+from glassformer.tasks.drawing import ImageGenerator, Prompt, check_prompt, read_class, read_token_ids
 
 DEFAULT_GUIDANCE = 3.0
 
@@ -46,7 +45,7 @@ class TokenImageGenerator(ImageGenerator):
         super().__init__(bundle, **options)
         self.model: Any = bundle.model
         assert isinstance(bundle.spec, specs.ImageTokensModelSpec)
-        self.spec = bundle.spec
+        self.spec, self.negative_prompt = bundle.spec, negative_prompt
         self.config = GenerationConfig(
             do_sample=True,
             temperature=temperature,
@@ -58,6 +57,11 @@ class TokenImageGenerator(ImageGenerator):
         negative = self._prompt_ids(negative_prompt) if negative_prompt else self.spec.prompt(())
         self.negative_ids = torch.tensor(negative)
 
+    def drawing_options(self) -> dict[str, Any]:
+        names = ("guidance_scale", "temperature", "top_k", "top_p")
+        shared = {name: getattr(self.config, name) for name in names}
+        return {**shared, "negative_prompt": self.negative_prompt}
+
     def load(self, inputs: Iterable[Prompt]) -> Iterable[Any]:
         return [attempt(self._prompt_ids, prompt) for prompt in inputs]
 
@@ -65,8 +69,7 @@ class TokenImageGenerator(ImageGenerator):
         """Return what the codes of an image follow, for a text or a class."""
         if self.spec.num_classes is not None:
             return self.spec.prompt([read_class(self.bundle, prompt, self.spec.num_classes)])
-        text = check_text(prompt, "prompt")
-        return self.spec.prompt(read_token_ids(self.bundle, text, self.spec.max_text_len))
+        return self.spec.prompt(read_token_ids(self.bundle, check_prompt(prompt), self.spec.max_text_len))
 
     @torch.inference_mode()
     def draw(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["REQUIRED", "InputKind", "Option", "TaskOptions", "TaskResult", "TaskSpec", "setting", "tasks"]
 
-Modality = Literal["text", "image", "series"]
+Modality = Literal["text", "class", "image", "series"]
 REQUIRED: Any = MISSING  # the default of an option that must be set
 COMMAND_ONLY: Any = {"edges": ("command",)}
 ROUTE_ONLY: Any = {"edges": ("route",)}
@@ -52,6 +52,7 @@ class InputKind:
 
 TEXT = InputKind("text", ("text",))
 PROMPT = InputKind("prompt", ("text",))
+PROMPT_OR_CLASS = InputKind("prompt", ("text", "class"))  # of a model that draws: a request has one
 QUESTION = InputKind("question and context", ("text",), columns=2, pairs="always")
 IMAGE = InputKind("image", ("image",))
 IMAGE_QUESTION = InputKind(
@@ -69,7 +70,8 @@ class TaskOptions:
     Numbers must lie in the interval of their field. Further metadata, which `setting` accepts:
 
     edges: "command" and "route" by default; Python has every option.
-    flag: of the command, if it is not the name of the option. panel: of the help.
+    flag: of the command, if it is not the name of the option; more_flags: further ones. panel: of the help.
+    is_image: the value is an image: a file on the command line, base64 in a request.
     separated: the command takes one text, separated by commas, or a file with a line for each.
     min, max: narrower bounds of a request. max_length, max_items: of its texts and lists.
     single: one item stands for a list in a request.
@@ -179,7 +181,10 @@ class TaskResult:
         return dict.fromkeys((field.name for field in fields(cls)), str)  # type: ignore[arg-type]
 
     def cells(self) -> Mapping[str, object]:
-        """Return the values of the columns, and maybe of further ones; none are empty cells."""
+        """Return the values of the columns, and maybe of further ones; none are empty cells.
+
+        The content of a PNG file (bytes) is written to a file, whose name the cell then has.
+        """
         return {name: as_text(value) for name, value in self.to_json().items()}
 
     def line(self) -> str:
@@ -240,6 +245,7 @@ class TaskSpec:
     collect: what it returns for a list of these values.
     brief: the options for output with room for only a few values: a line, or a row of a table.
     notes: messages about results, for the user.
+    batch_rows: maximum number of rows in a block of a batch run by default: its results are in memory.
     parts: yields the parts of the response for one input, one by one, because together they might not fit
     into memory.
     results: the key of the results in a response.
@@ -264,6 +270,7 @@ class TaskSpec:
     collect: Callable[[Bundle, list[Any]], Any] = lambda bundle, values: values
     brief: Callable[[Bundle, Any], Any] = lambda bundle, options: options
     notes: Callable[[Bundle, Sequence[Any]], list[str]] | None = None
+    batch_rows: int = 10_000
     parts: Callable[[Any, Any, Callbacks], Iterator[Any]] | None = None
     results: str = "results"
     view: Callable[[Any], str | bool] = lambda spec: False
@@ -324,7 +331,10 @@ def _declared() -> dict[str, TaskSpec]:
 
 
 REGISTERED: dict[str, TaskSpec] = {}  # tasks that are declared elsewhere, e.g. in a test
-_KINDS = (TEXT, PROMPT, SAMPLE, QUESTION, TEXT_OR_IMAGE, IMAGE, IMAGE_QUESTION, MARKED_IMAGE, SERIES_TABLE)
+_KINDS = (
+    *(TEXT, PROMPT, SAMPLE, QUESTION, TEXT_OR_IMAGE, IMAGE, IMAGE_QUESTION, MARKED_IMAGE),
+    *(PROMPT_OR_CLASS, SERIES_TABLE),
+)
 
 
 def _order(spec: TaskSpec) -> tuple[int, str]:

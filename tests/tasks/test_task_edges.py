@@ -26,6 +26,7 @@ from glassformer.server.app import create_app
 from glassformer.tasks.registry import find_task, tasks, tasks_of
 from tests.cli.conftest import restorer
 from tests.server.harness import make_models
+from tests.tasks.drawing_models import save_drawing_model
 from tests.tasks.folders import bert, captioner, vilt
 from tests.tasks.test_image_text import save_clip
 
@@ -107,6 +108,14 @@ def cases(pictures: list[Path]) -> list[Case]:
             columns={"image": files, "question": ["where is the cat?", "who ran"]},
             options={"top": 2},
         ),
+        Case(
+            task="draw",
+            model="painter",
+            inputs=(TEXTS,),
+            request={"prompt": TEXTS[0]},
+            columns={"text": TEXTS},
+            options={"num_inference_steps": 2},
+        ),
         Case(task="detect", model="detector", options={"threshold": 0.0}, **image),
         Case(
             task="segment",
@@ -160,6 +169,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found["waves"] = glassformer.save(glassformer.Pipeline(model=waves.eval()), root / "waves")
     found["captioner"] = captioner(root / "captioner")[1]
     found["asker"] = vilt(root / "asker")[1]
+    found["painter"] = save_drawing_model(root / "painter")
     found |= {"translate": made["translator"], "summarize": made["translator"], "generate": made["writer"]}
     found |= {name: made[name] for name in ("pictures", "detector", "segmenter", "series")}
     return found | {"restore": restorer(root / "restore"), "clip": root / "clip"}
@@ -207,6 +217,9 @@ def test_route_gives_the_results_of_the_task(case: Case, models: dict[str, Path]
         if case.model != "pictures":
             chosen = client.post(f"/{case.task}", json={**case.request, **options}).json()
             assert chosen["model"] == "model"
+    if case.task == "draw":
+        assert found == vars(expected[0])
+        return
     if spec.results not in found:  # of a single input
         assert numbers(found["values"]) == expected[0].values
         return
@@ -267,9 +280,14 @@ def test_command_and_batch_add_the_same_columns(
     out = Location(tmp_path / "out")
     plan = open_plan(request, out, workers=1, batch_size=9, overwrite=False)
     assert BatchWorker(plan, out.uri, device="cpu")({"number": [0]}) == {"rows": [len(rows)], "errors": [0]}
-    (part,) = (tmp_path / "out").glob("part-*")
+    (part,) = (tmp_path / "out").glob("part-*.jsonl")
     written = [json.loads(line) for line in part.open(encoding="utf-8")]
     assert all(len(row) > len(case.columns) + 1 for row in written)
+    if case.task == "draw":  # its command writes images only
+        images = [Image.open(tmp_path / "out" / row["image"]) for row in written]
+        expected = glassformer.load(models[case.model]).draw(TEXTS, **case.options)
+        assert all(np.array_equal(*pair) for pair in zip(images, expected, strict=True))
+        return
     if case.task == "forecast":  # its command reads a file of one series
         values = results_of(case, glassformer.load(models[case.model]))[0].values
         assert json.loads(written[0]["forecast"]) == numbers(values)
@@ -309,7 +327,7 @@ def test_images_are_found_next_to_their_table(
     folder = Location(tmp_path / "out")
     plan = open_plan(request, folder, workers=1, batch_size=9, overwrite=False)
     assert BatchWorker(plan, folder.uri, device="cpu")({"number": [0]}) == {"rows": [2], "errors": [0]}
-    (part,) = (tmp_path / "out").glob("part-*")
+    (part,) = (tmp_path / "out").glob("part-*.jsonl")
     answers = [json.loads(line)["answer"] for line in part.open(encoding="utf-8")]
     assert [line.partition("\t")[0] for line in out.splitlines()] == answers
     table.unlink()

@@ -102,6 +102,18 @@ class DiffusionModelSpec(ModelSpec):
         position = None if self.text_encoder is None else getattr(self.text_encoder.input, "position", None)
         return self.text_len or getattr(position, "max_len", None)
 
+    def denoising_size(self, size: Sequence[int]) -> int:
+        """Estimate how many numbers the denoiser holds at a time for an image of this height and width."""
+        height, width = (side // self.stride for side in size)
+        if isinstance(self.denoiser, UNetSpec):
+            return 12 * height * width * self.denoiser.encoder[0].width
+        return 16 * self.latents.num_tokens((1, 1, height, width)) * self.denoiser.encoder.d_model
+
+    def decoding_size(self, size: Sequence[int]) -> int:
+        """Estimate how many numbers the autoencoder holds at a time for an image of this height and width."""
+        pixels = size[0] * size[1]
+        return pixels * 3 if self.autoencoder is None else 6 * pixels * self.autoencoder.decoder[-1].width
+
     @property
     def yields(self) -> Output | None:
         return "frames" if len(self.latent_shape) == 4 else "images"

@@ -1,0 +1,164 @@
+"""Draw images from texts or classes."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from glassformer.tasks.registry import (
+    PROMPT_OR_CLASS,
+    PYTHON_ONLY,
+    TaskOptions,
+    TaskResult,
+    TaskSpec,
+    setting,
+    top_cells,
+    top_columns,
+)
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from glassformer.bundle import Bundle
+    from glassformer.tasks.drawing import Drawing, ImageGenerator
+
+# the task for each kind of model, by the architecture of its spec
+GENERATORS = {
+    "diffusion model": ("drawing", "DiffusionImageGenerator"),
+    "image tokens model": ("image_tokens", "TokenImageGenerator"),
+}
+MAX_REQUESTED_SIDE = 1536  # of a request: one step of a larger image would block the model for too long
+MAX_REQUESTED_IMAGES = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawOptions(TaskOptions):
+    """Options of all models that draw; None: the default of the model, which may not have the option."""
+
+    num_images_per_prompt: int | None = setting(
+        None,
+        "Number of images per prompt, with the seeds S, S + 1, ... (default: 1).",
+        interval="[1, 1000]",
+        max=MAX_REQUESTED_IMAGES,
+        more_flags=("--num-images",),
+    )
+    seed: int | None = setting(
+        None, "Seed of the first image of a prompt (default: 0).", interval="[0, 9223372036854770000]"
+    )
+    guidance_scale: float | None = setting(
+        None,
+        "How strongly images follow the prompt; 1 is without guidance (default: 7.5, image tokens 3).",
+        interval="[0, 100]",
+        more_flags=("--guidance",),
+    )
+    negative_prompt: str | None = setting(None, "Text that the images move away from.", max_length=10_000)
+    num_inference_steps: int | None = setting(
+        None,
+        "Number of denoising steps, 1 to 1000 (default: 50).",
+        interval="[1, 1000]",
+        more_flags=("--steps",),
+    )
+    sampler: str | None = setting(
+        None,
+        "Sampler: ddpm, ddim, euler, euler_ancestral, dpmpp_2m or flow_match_euler (default: the model's).",
+    )
+    height: int | None = setting(
+        None, "Height in pixels (default: the model's).", interval="[1, 4096]", max=MAX_REQUESTED_SIDE
+    )
+    width: int | None = setting(
+        None, "Width in pixels (default: the model's).", interval="[1, 4096]", max=MAX_REQUESTED_SIDE
+    )
+    image: Any = setting(None, "Image to start from, resized to the drawing.", is_image=True)
+    strength: float | None = setting(
+        None, "How much of the image changes, 0 to 1 (default: 0.8).", interval="[0, 1]"
+    )
+    mask: Any = setting(None, "Mask of the image's size: white is redrawn, black stays.", is_image=True)
+    tiling: bool | None = setting(
+        None, "Decode in overlapping tiles, which needs less memory (default: above 1024 x 1024 pixels)."
+    )
+    temperature: float | None = setting(
+        None, "Sampling temperature of image tokens (default: 1).", interval="(0, 100]"
+    )
+    top_k: int | None = setting(
+        None, "Sample among this many likely image tokens (default: all).", interval="[0, inf)"
+    )
+    top_p: float | None = setting(
+        None,
+        "Sample among image tokens of this total probability (default: 1).",
+        interval="(0, 1]",
+    )
+    batch_size: int | None = setting(
+        None, "Number of images that are drawn together (default: 4).", interval="[1, inf)", **PYTHON_ONLY
+    )
+    callback: Any = setting(
+        None, "Called with the index and the result of each denoising step.", **PYTHON_ONLY
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnImages(TaskResult):
+    """The images of a prompt: PNG files in base64, which contain all settings, and the seed of each."""
+
+    images: list[str]
+    seeds: list[int]
+
+    @classmethod
+    def of(cls, output: Drawing) -> DrawnImages:
+        return cls(images=[base64.b64encode(png).decode() for png in output.pngs()], seeds=list(output.seeds))
+
+    @classmethod
+    def column_types(cls, bundle: Bundle, options: DrawOptions) -> Mapping[str, type]:
+        return top_columns({"image": str}, options.num_images_per_prompt or 1)
+
+    def cells(self) -> Mapping[str, object]:
+        return top_cells(("image",), [(base64.b64decode(image),) for image in self.images])
+
+
+def accepts(spec: Any) -> bool:
+    return spec.architecture in GENERATORS and spec.yields == "images"
+
+
+def make(bundle: Bundle, options: DrawOptions) -> ImageGenerator:
+    """Create the generator of a model; an option that it does not have is an error."""
+    from importlib import import_module
+
+    from glassformer.errors import UnsupportedError
+
+    if not accepts(bundle.spec):
+        raise UnsupportedError(bundle.display_name, "drawing", hint="use a model that draws images")
+    module, name = GENERATORS[bundle.spec.architecture]
+    kind = getattr(import_module(f"glassformer.tasks.{module}"), name)
+    given = {name: value for name, value in options.kwargs().items() if value is not None}
+    known = kind.option_names()
+    for name in given:
+        if name not in known:
+            hint = f"its options are {', '.join(sorted(known))}"
+            raise UnsupportedError(bundle.display_name, f"the option {name}", hint=hint)
+    generator: ImageGenerator = kind(bundle, **given)
+    return generator
+
+
+def value(output: Drawing) -> Image.Image | list[Image.Image]:
+    return output.images[0] if len(output.images) == 1 else list(output.images)
+
+
+TASK = TaskSpec(
+    name="draw",
+    summary="Draw images from texts or classes.",
+    description="A prompt is a text or, for a model of classes, the name or number of a class. The same seed "
+    "gives the same image alone and among others. With an image, drawing starts from it, and a mask limits "
+    "what is redrawn. PNG files contain all settings.",
+    inputs=PROMPT_OR_CLASS,
+    argument="prompts",
+    options=DrawOptions,
+    result=DrawnImages,
+    accepts=accepts,
+    make=make,
+    value=value,
+    returns="Image.Image | list[Image.Image]",
+    batch_rows=32,
+    view=lambda spec: spec.architecture == "diffusion model",
+    examples=("a red apple",),
+)
