@@ -58,7 +58,7 @@ class DrawingOptions(DeviceOptions):
             "--out",
             "--output",
             metavar="PATH",
-            help="PNG file, numbered if there are several images, or a folder (default: new files in the "
+            help="File, numbered if there are several drawings, or a folder (default: new files in the "
             "current folder, named by prompt and seed).",
         ),
     ] = None
@@ -88,7 +88,10 @@ def run_drawing(run: TaskRun, options: DrawingOptions) -> None:
     inputs = read_inputs(prompts, options.file, job=bundle.job)
     each = values.get("num_images_per_prompt") or 1
     total = None if inputs.total is None else inputs.total * each
-    files = FileNames(options.out, total, overwrite=options.overwrite)
+    out = options.out
+    if out is not None and out.suffix and any(one.name == "format" for one in run.spec.all_options):
+        values.setdefault("format", out.suffix[1:].lower())
+    files = FileNames(out, total, overwrite=options.overwrite, format=values.get("format") or "png")
     progress = Progress(options.preview, total)
     if options.preview is not None:
         values["callback"] = progress.show_preview
@@ -134,7 +137,8 @@ def _draw(
                 line = json.dumps(values, ensure_ascii=False) if options.as_json else str(path)
                 progress.on_image(escape_controls(line))
                 if options.grid is not None and len(images) < MAX_GRID:
-                    images.append(drawing.images[0])
+                    image = drawing.images[0]
+                    images.append(image[0] if isinstance(image, tuple) else image)
     except RejectedInputError as error:
         raise (error.reason if inputs.total == 1 else error) from None
     except KeyboardInterrupt:
@@ -150,16 +154,19 @@ def _draw(
 class FileNames:
     """Chooses the names of files, and writes them.
 
-    out: a PNG file, numbered if there are several images, or a folder. total: number of images, if known.
+    out: a file, numbered if there are several images, or a folder. total: number of images, if known.
+    format: png, webp or mp4.
     """
 
-    def __init__(self, out: Path | None, total: int | None, *, overwrite: bool) -> None:
+    def __init__(self, out: Path | None, total: int | None, *, overwrite: bool, format: str = "png") -> None:
         self.overwrite, self.number, self.total = overwrite, 0, total
         is_folder = out is None or out.is_dir() or not out.suffix
         self.folder = (out or Path()) if is_folder else None
         self.file = out or Path()
-        if not is_folder and self.file.suffix.lower() != ".png":
-            raise FileProblemError(self.file, f"is not written as {self.file.suffix}", hint="write .png")
+        self.suffix = f".{format}"
+        if not is_folder and self.file.suffix.lower() != self.suffix:
+            hint = f"write {self.suffix}"
+            raise FileProblemError(self.file, f"is not written as {self.file.suffix}", hint=hint)
         if not is_folder:
             for number in range(1, min(total or 1, MAX_GRID) + 1):
                 check_output_file(self._numbered(number), overwrite=overwrite)
@@ -168,21 +175,21 @@ class FileNames:
         """Write a drawing of one image; return the file."""
         from glassformer.weights.atomic_write import atomic_write
 
-        (png,) = drawing.pngs()
+        (content,) = drawing.files()
         if self.folder is not None:
-            return self._write_new(self.folder, f"{slug(drawing.prompt)}-{drawing.seeds[0]}", png)
+            return self._write_new(self.folder, f"{slug(drawing.prompt)}-{drawing.seeds[0]}", content)
         self.number += 1
         path = self._numbered(self.number)
         check_output_file(path, overwrite=self.overwrite)
         with atomic_write(path) as file:
-            file.write(png)
+            file.write(content)
         return path
 
     def _write_new(self, folder: Path, stem: str, content: bytes) -> Path:
         """Write a file with a name that does not exist yet."""
         folder.mkdir(parents=True, exist_ok=True)
         for number in count(1):
-            path = folder / (f"{stem}.png" if number == 1 else f"{stem}-{number}.png")
+            path = folder / f"{stem}{'' if number == 1 else f'-{number}'}{self.suffix}"
             with suppress(FileExistsError), path.open("xb") as file:
                 file.write(content)
                 return path
@@ -265,14 +272,13 @@ class Progress:
 
     def show_preview(self, index: int, step: SamplerStep) -> None:
         """Show the first of the images that form; decoding it takes at most a fifth of the time."""
-        from glassformer.tasks.drawing import to_images
         from glassformer.tasks.png_settings import encode_png
         from glassformer.weights.atomic_write import atomic_write
 
         start = time.monotonic()
         if start < self.next_preview:
             return
-        (image,) = to_images(self.generator.decode(step.pred_original_sample[:1]))  # type: ignore[attr-defined]
+        image = self.generator.preview(step.pred_original_sample)  # type: ignore[attr-defined]
         if self.file is not None:
             with atomic_write(self.file) as file:
                 file.write(encode_png(image, {"preview": True}))

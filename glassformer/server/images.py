@@ -120,7 +120,7 @@ def images_router(models: ModelRegistry) -> APIRouter:
 
         def draw(bundle: Any, callbacks: Any) -> Any:
             (drawing,) = spec.make(bundle, options).run([body.prompt], callbacks)
-            return drawing, drawing.pngs()
+            return drawing, drawing.files()
 
         drawing, pngs = await model.run_steps(draw)
         data = [

@@ -15,6 +15,9 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
 from glassformer.bundle import Bundle
 from glassformer.errors import (
     FileProblemError,
@@ -23,8 +26,9 @@ from glassformer.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from glassformer.tasks.base import check_at_least
+from glassformer.tasks.base import NO_CALLBACKS, Callbacks, check_at_least
 from glassformer.tasks.drawing import DiffusionImageGenerator
+from glassformer.tasks.png_settings import text_chunks
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -39,42 +43,60 @@ class VideoGenerator(DiffusionImageGenerator):
     """Draw videos by removing noise from all frames together; the images of a drawing are tuples of frames.
 
     num_frames: number of frames, at most that of the model, which is the default.
-    fps: frames per second of the files.
+    fps: frames per second of the files. format: of the files; only png contains the settings.
     """
 
     def __init__(
-        self, bundle: Bundle, *, num_frames: int | None = None, fps: int = 8, **options: Any
+        self,
+        bundle: Bundle,
+        *,
+        num_frames: int | None = None,
+        fps: int = 8,
+        format: str = "png",
+        **options: Any,
     ) -> None:
         if options.get("image") is not None:
             raise UnsupportedError("a video model", "an image to start from", hint="leave `image` out")
-        super().__init__(bundle, **options)
-        longest = self.spec.latents.num_frames
-        count = longest if num_frames is None else num_frames
-        check_at_least("num_frames", count, 1, longest)
+        longest = bundle.spec.latents.num_frames  # type: ignore[attr-defined]
+        self.num_frames = longest if num_frames is None else num_frames
+        check_at_least("num_frames", self.num_frames, 1, longest)
         check_at_least("fps", fps, 1, MAX_FPS)
-        if count * math.prod(self.size) > MAX_PIXELS:
-            shape = f"{count} frames of {self.size[0]} x {self.size[1]} pixels"
+        if format not in FORMATS:
+            raise UnknownNameError("format", format, FORMATS)
+        if format == "mp4":
+            find_ffmpeg()  # raises if there is none
+        super().__init__(bundle, **options)
+        if self.num_frames * math.prod(self.size) > MAX_PIXELS:
+            shape = f"{self.num_frames} frames of {self.size[0]} x {self.size[1]} pixels"
             raise InvalidValueError("the video", shape, f"at most {MAX_PIXELS:,} pixels")
-        self.latent_shape = (self.latent_shape[0], count, *self.latent_shape[1:])
-        self.fps = fps
+        self.latent_shape = (self.latent_shape[0], self.num_frames, *self.latent_shape[1:])
+        self.fps, self.format = fps, format
+
+    def drawing_options(self) -> dict[str, Any]:
+        return {**super().drawing_options(), "num_frames": self.num_frames, "fps": self.fps}
+
+    def decode(self, latents: Tensor, callbacks: Callbacks = NO_CALLBACKS) -> Tensor:
+        if latents.dim() == 4:  # of one frame
+            return super().decode(latents, callbacks)
+        return torch.stack([self.decode(frame, callbacks) for frame in latents.unbind(2)], 2)
+
+    def encode(self, image: Any, settings: Mapping[str, Any]) -> bytes:
+        return encode_video(image, self.fps, self.format, settings)
 
 
 def encode_video(
-    frames: Sequence[Image.Image], fps: int, format: str = "png", options: Mapping[str, Any] | None = None
+    frames: Sequence[Image.Image], fps: int, format: str = "png", settings: Mapping[str, Any] | None = None
 ) -> bytes:
     """Return frames as the content of a file: animated PNG or WebP, without loss, or MP4.
 
-    options: further arguments of Pillow's `Image.save`, e.g. text chunks.
+    settings: of the drawing, for a PNG file.
     """
-    if format not in FORMATS:
-        raise UnknownNameError("format", format, FORMATS)
     if format == "mp4":
         return _encode_mp4(frames, fps)
+    extra = {"lossless": True} if format == "webp" else {"pnginfo": text_chunks(settings or {})}
     file = io.BytesIO()
-    settings = {"save_all": True, "append_images": frames[1:], "duration": 1000 / fps, "loop": 0}
-    frames[0].save(
-        file, format, **settings, **({"lossless": True} if format == "webp" else {}), **(options or {})
-    )
+    timing = {"duration": 1000 / fps, "loop": 0}
+    frames[0].save(file, format, save_all=True, append_images=frames[1:], **timing, **extra)  # type: ignore[arg-type]
     return file.getvalue()
 
 

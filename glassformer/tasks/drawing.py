@@ -82,10 +82,10 @@ class DrawingTooLargeError(GlassformerError):
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """The images that were drawn for one prompt, and the seed of each."""
+    """The images that were drawn for one prompt, or the frames of videos, and the seed of each."""
 
     prompt: str
-    images: tuple[Image.Image, ...]
+    images: tuple[Any, ...]
     seeds: tuple[int, ...]
     generator: ImageGenerator = field(repr=False, compare=False)
 
@@ -93,9 +93,9 @@ class Drawing:
         """Return how an image was made: all that is needed to draw it again."""
         return {"prompt": self.prompt, "seed": self.seeds[index], **self.generator.settings()}
 
-    def pngs(self) -> list[bytes]:
-        """Return the images as PNG files that contain their settings."""
-        return [encode_png(image, self.settings(n)) for n, image in enumerate(self.images)]
+    def files(self) -> list[bytes]:
+        """Return the images as files; a PNG file contains its settings."""
+        return [self.generator.encode(image, self.settings(n)) for n, image in enumerate(self.images)]
 
 
 class ImageGenerator(Task[Prompt, Drawing]):
@@ -106,6 +106,7 @@ class ImageGenerator(Task[Prompt, Drawing]):
     """
 
     read_ahead = 16
+    format = "png"  # of files
 
     def __init__(
         self, bundle: Bundle, *, num_images_per_prompt: int = 1, seed: int = 0, batch_size: int = 4
@@ -122,6 +123,10 @@ class ImageGenerator(Task[Prompt, Drawing]):
         starts = (vars(kind).get("__init__") for kind in cls.__mro__ if kind is not object)
         names = {name for start in starts if start is not None for name in signature(start).parameters}
         return names - {"self", "args", "kwargs", "bundle", "options"}
+
+    def encode(self, image: Any, settings: Mapping[str, Any]) -> bytes:
+        """Return an image as a file with its settings."""
+        return encode_png(image, settings)
 
     @abstractmethod
     def drawing_options(self) -> dict[str, Any]:
@@ -166,7 +171,7 @@ class ImageGenerator(Task[Prompt, Drawing]):
             pixels = self.draw([item for item, _ in part], [seed for _, seed in part], callbacks)
             yield from to_images(check_finite(self.bundle, pixels))
 
-    def _drawing(self, prompt: Prompt, images: tuple[Image.Image, ...], seeds: tuple[int, ...]) -> Drawing:
+    def _drawing(self, prompt: Prompt, images: tuple[Any, ...], seeds: tuple[int, ...]) -> Drawing:
         return Drawing(prompt=str(prompt), images=images, seeds=seeds, generator=self)
 
     @abstractmethod
@@ -189,6 +194,8 @@ class DiffusionImageGenerator(ImageGenerator):
     tiling: whether to decode in tiles, which is not exact; None: only images above 1024 x 1024 pixels.
     callback: called with the index and the result of each step.
     """
+
+    num_frames = 1
 
     def __init__(
         self,
@@ -243,6 +250,7 @@ class DiffusionImageGenerator(ImageGenerator):
         free = available_memory(self.bundle.device)
         rows = 2 if self.guidance_scale != 1 else 1
         size = (TILE, TILE) if self.tiling and self.image is None else self.size
+        rows *= self.num_frames
         numbers = max(rows * self.spec.denoising_size(self.size), self.spec.decoding_size(size))
         needed = numbers * next(self.bundle.model.parameters()).element_size()
         if free is not None and needed > free:
@@ -310,6 +318,12 @@ class DiffusionImageGenerator(ImageGenerator):
             return torch.cat(parts)
         rows = max(1, DECODED_PIXELS // (self.size[0] * self.size[1]))
         return torch.cat([decode(part) for part in latents.split(rows)])
+
+    def preview(self, latents: Tensor) -> Image.Image:
+        """Decode the first of the images that form, or the middle of its frames."""
+        first = latents[:1] if latents.dim() == 4 else latents[:1, :, latents.shape[2] // 2]
+        (image,) = to_images(self.decode(first))
+        return image  # type: ignore[no-any-return]
 
     def load(self, inputs: Iterable[Prompt]) -> Iterable[Any]:
         return [attempt(self._read, prompt) for prompt in inputs]

@@ -4,7 +4,7 @@ from PIL import Image
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from torch import Tensor
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 from glassformer.data.annotations import Annotation
 from glassformer.data.image_files import ImageLike
 from glassformer.generation.config import GenerationOptions
@@ -429,10 +429,13 @@ class TaskMethods:
         stuff_classes: Sequence[str] = (),
     ) -> list[list[Annotation]]: ...
     @overload
-    def draw(
+    def animate(
         self,
         prompts: str | int,
         *,
+        num_frames: int | None = None,
+        fps: int | None = None,
+        format: Literal["png", "webp", "mp4"] | None = None,
         num_images_per_prompt: int | None = None,
         seed: int | None = None,
         guidance_scale: float | None = None,
@@ -441,20 +444,17 @@ class TaskMethods:
         sampler: str | None = None,
         height: int | None = None,
         width: int | None = None,
-        image: Any = None,
-        strength: float | None = None,
-        mask: Any = None,
         tiling: bool | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
         batch_size: int | None = None,
         callback: Any = None,
-    ) -> Image.Image | list[Image.Image]:
-        """Draw images from texts or classes.
+    ) -> tuple[Image.Image, ...] | list[tuple[Image.Image, ...]]:
+        """Draw videos from texts or classes.
 
-        A prompt is a text or, for a model of classes, the name or number of a class. The same seed gives the same image alone and among others. With an image, drawing starts from it, and a mask limits what is redrawn. PNG files contain all settings.
+        A prompt is a text or, for a model of classes, the name or number of a class. The same seed gives the same video alone and among others. A video is an animated PNG file, which contains all settings, an animated WebP file or an MP4 file.
 
+        num_frames: Number of frames (default: the model's, which is the maximum).
+        fps: Frames per second of the file (default: 8).
+        format: Format of the file: png and webp are animated images, mp4 needs ffmpeg (default: png).
         num_images_per_prompt: Number of images per prompt, with the seeds S, S + 1, ... (default: 1).
         seed: Seed of the first image of a prompt (default: 0).
         guidance_scale: How strongly images follow the prompt; 1 is without guidance (default: 7.5, image tokens 3).
@@ -463,20 +463,17 @@ class TaskMethods:
         sampler: Sampler: ddpm, ddim, euler, euler_ancestral, dpmpp_2m or flow_match_euler (default: the model's).
         height: Height in pixels (default: the model's).
         width: Width in pixels (default: the model's).
-        image: Image to start from, resized to the drawing.
-        strength: How much of the image changes, 0 to 1 (default: 0.8).
-        mask: Mask of the image's size: white is redrawn, black stays.
         tiling: Decode in overlapping tiles, which needs less memory (default: above 1024 x 1024 pixels).
-        temperature: Sampling temperature of image tokens (default: 1).
-        top_k: Sample among this many likely image tokens (default: all).
-        top_p: Sample among image tokens of this total probability (default: 1).
         batch_size: Number of images that are drawn together (default: 4).
         callback: Called with the index and the result of each denoising step."""
     @overload
-    def draw(
+    def animate(
         self,
         prompts: Iterable[str | int],
         *,
+        num_frames: int | None = None,
+        fps: int | None = None,
+        format: Literal["png", "webp", "mp4"] | None = None,
         num_images_per_prompt: int | None = None,
         seed: int | None = None,
         guidance_scale: float | None = None,
@@ -485,13 +482,74 @@ class TaskMethods:
         sampler: str | None = None,
         height: int | None = None,
         width: int | None = None,
+        tiling: bool | None = None,
+        batch_size: int | None = None,
+        callback: Any = None,
+    ) -> list[tuple[Image.Image, ...] | list[tuple[Image.Image, ...]]]: ...
+    @overload
+    def draw(
+        self,
+        prompts: str | int,
+        *,
         image: Any = None,
         strength: float | None = None,
         mask: Any = None,
-        tiling: bool | None = None,
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
+        num_images_per_prompt: int | None = None,
+        seed: int | None = None,
+        guidance_scale: float | None = None,
+        negative_prompt: str | None = None,
+        num_inference_steps: int | None = None,
+        sampler: str | None = None,
+        height: int | None = None,
+        width: int | None = None,
+        tiling: bool | None = None,
+        batch_size: int | None = None,
+        callback: Any = None,
+    ) -> Image.Image | list[Image.Image]:
+        """Draw images from texts or classes.
+
+        A prompt is a text or, for a model of classes, the name or number of a class. The same seed gives the same image alone and among others. With an image, drawing starts from it, and a mask limits what is redrawn. PNG files contain all settings.
+
+        image: Image to start from, resized to the drawing.
+        strength: How much of the image changes, 0 to 1 (default: 0.8).
+        mask: Mask of the image's size: white is redrawn, black stays.
+        temperature: Sampling temperature of image tokens (default: 1).
+        top_k: Sample among this many likely image tokens (default: all).
+        top_p: Sample among image tokens of this total probability (default: 1).
+        num_images_per_prompt: Number of images per prompt, with the seeds S, S + 1, ... (default: 1).
+        seed: Seed of the first image of a prompt (default: 0).
+        guidance_scale: How strongly images follow the prompt; 1 is without guidance (default: 7.5, image tokens 3).
+        negative_prompt: Text that the images move away from.
+        num_inference_steps: Number of denoising steps, 1 to 1000 (default: 50).
+        sampler: Sampler: ddpm, ddim, euler, euler_ancestral, dpmpp_2m or flow_match_euler (default: the model's).
+        height: Height in pixels (default: the model's).
+        width: Width in pixels (default: the model's).
+        tiling: Decode in overlapping tiles, which needs less memory (default: above 1024 x 1024 pixels).
+        batch_size: Number of images that are drawn together (default: 4).
+        callback: Called with the index and the result of each denoising step."""
+    @overload
+    def draw(
+        self,
+        prompts: Iterable[str | int],
+        *,
+        image: Any = None,
+        strength: float | None = None,
+        mask: Any = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        num_images_per_prompt: int | None = None,
+        seed: int | None = None,
+        guidance_scale: float | None = None,
+        negative_prompt: str | None = None,
+        num_inference_steps: int | None = None,
+        sampler: str | None = None,
+        height: int | None = None,
+        width: int | None = None,
+        tiling: bool | None = None,
         batch_size: int | None = None,
         callback: Any = None,
     ) -> list[Image.Image | list[Image.Image]]: ...

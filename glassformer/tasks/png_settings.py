@@ -13,21 +13,27 @@ from glassformer.json_text import parse_json
 
 if TYPE_CHECKING:
     from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
 
 KEY = "glassformer"  # of the text chunk with the settings, as JSON
 
 
 def encode_png(image: Image.Image, settings: Mapping[str, Any]) -> bytes:
     """Return an image as a PNG file with settings: the prompt as its description, and all of them as JSON."""
-    from PIL import PngImagePlugin
+    file = io.BytesIO()
+    image.save(file, "PNG", pnginfo=text_chunks(settings))
+    return file.getvalue()
 
-    chunks = PngImagePlugin.PngInfo()
+
+def text_chunks(settings: Mapping[str, Any]) -> PngInfo:
+    """Return settings as the text chunks of a PNG file."""
+    from PIL.PngImagePlugin import PngInfo
+
+    chunks = PngInfo()
     chunks.add_text("Software", "Glassformer")
     chunks.add_itxt("Description", str(settings.get("prompt", "")))
     chunks.add_itxt(KEY, json.dumps(settings, ensure_ascii=False))
-    file = io.BytesIO()
-    image.save(file, "PNG", pnginfo=chunks)
-    return file.getvalue()
+    return chunks
 
 
 def read_png_settings(path: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from glassformer.tasks.registry import (
@@ -19,23 +20,26 @@ from glassformer.tasks.registry import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from PIL import Image
 
     from glassformer.bundle import Bundle
     from glassformer.tasks.drawing import Drawing, ImageGenerator
 
-# the task for each kind of model, by the architecture of its spec
+# the task for each kind of model, by what it yields and its architecture
 GENERATORS = {
-    "diffusion model": ("drawing", "DiffusionImageGenerator"),
-    "image tokens model": ("image_tokens", "TokenImageGenerator"),
+    ("images", "diffusion model"): ("drawing", "DiffusionImageGenerator"),
+    ("images", "image tokens model"): ("image_tokens", "TokenImageGenerator"),
+    ("frames", "diffusion model"): ("animation", "VideoGenerator"),
 }
 MAX_REQUESTED_SIDE = 1536  # of a request: one step of a larger image would block the model for too long
 MAX_REQUESTED_IMAGES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrawOptions(TaskOptions):
-    """Options of all models that draw; None: the default of the model, which may not have the option."""
+class DiffusionOptions(TaskOptions):
+    """Options of images and videos; None: the default of the model, which may not have the option."""
 
     num_images_per_prompt: int | None = setting(
         None,
@@ -70,14 +74,26 @@ class DrawOptions(TaskOptions):
     width: int | None = setting(
         None, "Width in pixels (default: the model's).", interval="[1, 4096]", max=MAX_REQUESTED_SIDE
     )
+    tiling: bool | None = setting(
+        None, "Decode in overlapping tiles, which needs less memory (default: above 1024 x 1024 pixels)."
+    )
+    batch_size: int | None = setting(
+        None, "Number of images that are drawn together (default: 4).", interval="[1, inf)", **PYTHON_ONLY
+    )
+    callback: Any = setting(
+        None, "Called with the index and the result of each denoising step.", **PYTHON_ONLY
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawOptions(DiffusionOptions):
+    """Options of images."""
+
     image: Any = setting(None, "Image to start from, resized to the drawing.", is_image=True)
     strength: float | None = setting(
         None, "How much of the image changes, 0 to 1 (default: 0.8).", interval="[0, 1]"
     )
     mask: Any = setting(None, "Mask of the image's size: white is redrawn, black stays.", is_image=True)
-    tiling: bool | None = setting(
-        None, "Decode in overlapping tiles, which needs less memory (default: above 1024 x 1024 pixels)."
-    )
     temperature: float | None = setting(
         None, "Sampling temperature of image tokens (default: 1).", interval="(0, 100]"
     )
@@ -88,12 +104,6 @@ class DrawOptions(TaskOptions):
         None,
         "Sample among image tokens of this total probability (default: 1).",
         interval="(0, 1]",
-    )
-    batch_size: int | None = setting(
-        None, "Number of images that are drawn together (default: 4).", interval="[1, inf)", **PYTHON_ONLY
-    )
-    callback: Any = setting(
-        None, "Called with the index and the result of each denoising step.", **PYTHON_ONLY
     )
 
 
@@ -106,7 +116,7 @@ class DrawnImages(TaskResult):
 
     @classmethod
     def of(cls, output: Drawing) -> DrawnImages:
-        return cls(images=[base64.b64encode(png).decode() for png in output.pngs()], seeds=list(output.seeds))
+        return cls(images=files_in_base64(output), seeds=list(output.seeds))
 
     @classmethod
     def column_types(cls, bundle: Bundle, options: DrawOptions) -> Mapping[str, type]:
@@ -116,19 +126,24 @@ class DrawnImages(TaskResult):
         return top_cells(("image",), [(base64.b64decode(image),) for image in self.images])
 
 
-def accepts(spec: Any) -> bool:
-    return spec.architecture in GENERATORS and spec.yields == "images"
+def files_in_base64(output: Drawing) -> list[str]:
+    return [base64.b64encode(content).decode() for content in output.files()]
 
 
-def make(bundle: Bundle, options: DrawOptions) -> ImageGenerator:
+def draws(yields: str) -> Callable[[Any], bool]:
+    """Return a function of specs: whether the model draws images, or frames."""
+    return lambda spec: (yields, spec.architecture) in GENERATORS and spec.yields == yields
+
+
+def make(yields: str, bundle: Bundle, options: DiffusionOptions) -> ImageGenerator:
     """Create the generator of a model; an option that it does not have is an error."""
     from importlib import import_module
 
     from glassformer.errors import UnsupportedError
 
-    if not accepts(bundle.spec):
-        raise UnsupportedError(bundle.display_name, "drawing", hint="use a model that draws images")
-    module, name = GENERATORS[bundle.spec.architecture]
+    if not draws(yields)(bundle.spec):
+        raise UnsupportedError(bundle.display_name, "drawing", hint=f"use a model that draws {yields}")
+    module, name = GENERATORS[yields, bundle.spec.architecture]
     kind = getattr(import_module(f"glassformer.tasks.{module}"), name)
     given = {name: value for name, value in options.kwargs().items() if value is not None}
     known = kind.option_names()
@@ -154,8 +169,8 @@ TASK = TaskSpec(
     argument="prompts",
     options=DrawOptions,
     result=DrawnImages,
-    accepts=accepts,
-    make=make,
+    accepts=draws("images"),
+    make=partial(make, "images"),
     value=value,
     returns="Image.Image | list[Image.Image]",
     batch_rows=32,

@@ -1,0 +1,74 @@
+"""Draw videos from texts or classes."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from glassformer.tasks.declarations.draw import DiffusionOptions, draws, files_in_base64, make, value
+from glassformer.tasks.registry import (
+    PROMPT_OR_CLASS,
+    TaskResult,
+    TaskSpec,
+    setting,
+    top_cells,
+    top_columns,
+)
+
+if TYPE_CHECKING:
+    from glassformer.bundle import Bundle
+    from glassformer.tasks.drawing import Drawing
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnimateOptions(DiffusionOptions):
+    """Options of videos."""
+
+    num_frames: int | None = setting(
+        None, "Number of frames (default: the model's, which is the maximum).", interval="[1, 65536]", max=64
+    )
+    fps: int | None = setting(None, "Frames per second of the file (default: 8).", interval="[1, 60]")
+    format: Literal["png", "webp", "mp4"] | None = setting(
+        None, "Format of the file: png and webp are animated images, mp4 needs ffmpeg (default: png)."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnVideos(TaskResult):
+    """The videos of a prompt: files in base64, and the seed of each."""
+
+    videos: list[str]
+    seeds: list[int]
+
+    @classmethod
+    def of(cls, output: Drawing) -> DrawnVideos:
+        return cls(videos=files_in_base64(output), seeds=list(output.seeds))
+
+    @classmethod
+    def column_types(cls, bundle: Bundle, options: AnimateOptions) -> Mapping[str, type]:
+        return top_columns({"video": str}, options.num_images_per_prompt or 1)
+
+    def cells(self) -> Mapping[str, object]:
+        return top_cells(("video",), [(base64.b64decode(video),) for video in self.videos])
+
+
+TASK = TaskSpec(
+    name="animate",
+    summary="Draw videos from texts or classes.",
+    description="A prompt is a text or, for a model of classes, the name or number of a class. The same seed "
+    "gives the same video alone and among others. A video is an animated PNG file, which contains all "
+    "settings, an animated WebP file or an MP4 file.",
+    inputs=PROMPT_OR_CLASS,
+    argument="prompts",
+    options=AnimateOptions,
+    result=DrawnVideos,
+    accepts=draws("frames"),
+    make=partial(make, "frames"),
+    value=value,
+    returns="tuple[Image.Image, ...] | list[tuple[Image.Image, ...]]",
+    batch_rows=32,
+    examples=("a 3 goes right",),
+)
