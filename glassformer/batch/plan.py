@@ -31,7 +31,8 @@ from glassformer.tasks.registry import find_task
 PLAN_FILE = "_batch.json"
 PART = "part-"
 _PART = re.compile(PART + r"\d{6,}\.(csv|tsv|jsonl|parquet)")
-_IMAGE = re.compile(PART + r"\d{6,}-\d{6,}-image(_\d+)?\.png")
+_IMAGE = re.compile(PART + r"\d{6,}-\d{6,}-(image|video)(_\d+)?\.(png|webp|mp4)")
+SUFFIXES = {b"\x89PNG": ".png", b"RIFF": ".webp"}  # by the start of the file
 _LEFTOVER = re.compile(
     rf"\.({_PART.pattern}|{_IMAGE.pattern}|{re.escape(PLAN_FILE)})-[0-9a-f]{{8}}"
 )  # of `Location.new_file`
@@ -83,9 +84,10 @@ class BatchPlan:
         """Return the name of a block's output file."""
         return f"{PART}{block.number:06}.{self.request.format}"
 
-    def image(self, block: RowBlock, row: int, column: str) -> str:
-        """Return the name of the image file of a row, counted from 0 in its block."""
-        return f"{PART}{block.number:06}-{row + 1:06}-{column}.png"
+    def image(self, block: RowBlock, row: int, column: str, content: bytes) -> str:
+        """Return the name of the file of an image or video of a row, counted from 0 in its block."""
+        suffixes = (suffix for start, suffix in SUFFIXES.items() if content.startswith(start))
+        return f"{PART}{block.number:06}-{row + 1:06}-{column}{next(suffixes, '.mp4')}"
 
     def pending(self, output: Location) -> list[RowBlock]:
         """Return the blocks that have no output file yet."""

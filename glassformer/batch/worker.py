@@ -90,7 +90,7 @@ class BatchWorker:
         """Write the images of a row as files, and return its cells with their names."""
         for column, content in cells.items():
             if isinstance(content, bytes):
-                name = self._plan.image(block, row, column)
+                name = self._plan.image(block, row, column, content)
                 with self._output.new_file(name) as path:
                     path.write_bytes(content)
                 cells[column] = name

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageSequence
 
 import glassformer
+from glassformer.cli.main import main
 from glassformer.core import spec as specs
 from glassformer.core.build import build_model
 from glassformer.diffusion import ImageNoise
@@ -27,10 +28,13 @@ from glassformer.errors import (
     UnsupportedError,
 )
 from glassformer.families.sidecars import SCHEDULER_FILE
-from glassformer.tasks import animation
+from glassformer.tasks import animation, drawing
 from glassformer.tasks.animation import VideoGenerator, encode_video
+from glassformer.tasks.drawing import DrawingTooLargeError
+from glassformer.tasks.png_settings import read_png_settings
 from tests.families.diffusion_models import diffusers, reference
 from tests.families.test_autoencoders import settings as autoencoder_settings
+from tests.tasks.drawing_models import save_drawing_model, video_bundle
 from tests.tasks.test_drawing import T5_SETTINGS, t5_parts
 
 FRAMES = 3
@@ -146,7 +150,8 @@ def test_videos_of_pixels_and_classes(tmp_path: Path) -> None:
         ({"num_frames": 0}, InvalidValueError),
         ({"fps": 0}, InvalidValueError),
         ({"fps": 1000}, InvalidValueError),
-        ({"height": 4096, "width": 4096, "num_frames": 4}, InvalidValueError),
+        ({"height": 4096, "width": 4096}, DrawingTooLargeError),
+        ({"height": 64, "width": 64, "num_frames": 4}, InvalidValueError),
         ({"height": 7}, InvalidValueError),
         ({"num_inference_steps": 10_000}, InvalidValueError),
         ({"image": Image.new("L", (8, 8))}, UnsupportedError),
@@ -155,7 +160,8 @@ def test_videos_of_pixels_and_classes(tmp_path: Path) -> None:
 def test_sizes_are_bounded_before_work_starts(
     options: dict[str, Any], error: type[GlassformerError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(animation, "MAX_PIXELS", 2**25)
+    monkeypatch.setattr(animation, "MAX_PIXELS", 2**13)
+    monkeypatch.setattr(drawing, "available_memory", lambda device: 2e10)
     with pytest.raises(error):
         VideoGenerator(pixel_model(), **options)
 
@@ -208,5 +214,80 @@ def test_mp4_is_encoded_by_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyP
     program.write_text(FAKE.format(python=sys.executable, fails=True))
     with pytest.raises(FileProblemError, match="no such codec"):
         encode_video(gradient(2), 8, "mp4")
+
+
+# ---- the command ------------------------------------------------------------------------------------------
+
+PROMPT = "the cat sat on the mat"
+FLAGS = ("--steps", 2, "--seed", 3, "--num-frames", 3)
+
+
+@pytest.fixture(scope="module")
+def animator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return glassformer.save(video_bundle(), tmp_path_factory.mktemp("animate") / "animator")
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[Any, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["animate", *map(str, args)])
+    return (stop.value.code, *capsys.readouterr())
+
+
+def test_the_command_writes_the_frames_of_the_method(
+    animator: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In both formats; a PNG file contains the settings, with which the same video is drawn again."""
+    monkeypatch.chdir(tmp_path)
+    drawn = glassformer.load(animator).animate(PROMPT, num_inference_steps=2, seed=3, num_frames=3)
+    assert isinstance(drawn, tuple) and len(drawn) == 3
+    code, out, _ = run(capsys, animator, PROMPT, *FLAGS, "--fps", 5, "--preview", "preview.png")
+    assert (code, out) == (0, "the-cat-sat-on-the-mat-3.png\n") and Path("preview.png").is_file()
+    assert run(capsys, animator, PROMPT, *FLAGS, "--out", "same.webp", "--grid", "grid.png")[0] == 0
+    assert run(capsys, animator, "--like", out.strip(), "--out", "again.png")[0] == 0
+    for name, format in (("again.png", "PNG"), ("same.webp", "WEBP")):
+        with Image.open(name) as file:
+            assert file.format == format
+            frames = [frame.convert("L") for frame in ImageSequence.all_frames(file)]
+            assert np.array_equal(pixels(frames), pixels(drawn))
+    settings = read_png_settings(Path("again.png"))
+    assert {"fps": 5, "num_frames": 3, "seed": 3, "prompt": PROMPT}.items() <= settings.items()
+    with Image.open("again.png") as file:
+        assert file.info["duration"] == 200
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--num-frames", "9"], "--num-frames is 9"),
+        (["--fps", "0"], "fps"),
+        (["--steps", "10000"], "--num-inference-steps is 10000"),
+        (["--width", "9"], "width"),
+        (["--out", "clip.gif"], "gif"),
+        (["--out", "clip.mp4"], "imageio-ffmpeg"),
+        (["--format", "webp", "--out", "clip.png"], "webp"),
+    ],
+)
+def test_bad_options_are_one_clear_error(
+    animator: Path,
+    flags: list[str],
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, error = run(capsys, animator, PROMPT, *flags)
+    assert code == 2 and not out and reason in error and "Traceback" not in error
+    assert not [*tmp_path.iterdir()]
+
+
+def test_models_of_images_do_not_animate(animator: Path, tmp_path: Path) -> None:
+    video = glassformer.load(animator)
+    with pytest.raises(GlassformerError, match="draws images"):
+        video.draw(PROMPT)
+    with pytest.raises(GlassformerError, match="draws frames"):
+        glassformer.load(save_drawing_model(tmp_path)).animate(PROMPT)
     with pytest.raises(UnknownNameError, match="format"):
-        encode_video(gradient(2), 8, "gif")
+        VideoGenerator(video, format="gif")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import typer.main
 from fastapi.testclient import TestClient
-from PIL import Image
+from PIL import Image, ImageSequence
 
 import glassformer
 from docs import reference, task_stubs
@@ -26,7 +26,7 @@ from glassformer.server.app import create_app
 from glassformer.tasks.registry import find_task, tasks, tasks_of
 from tests.cli.conftest import restorer
 from tests.server.harness import make_models
-from tests.tasks.drawing_models import save_drawing_model
+from tests.tasks.drawing_models import save_drawing_model, video_bundle
 from tests.tasks.folders import bert, captioner, vilt
 from tests.tasks.test_image_text import save_clip
 
@@ -116,6 +116,14 @@ def cases(pictures: list[Path]) -> list[Case]:
             columns={"text": TEXTS},
             options={"num_inference_steps": 2},
         ),
+        Case(
+            task="animate",
+            model="animator",
+            inputs=(TEXTS,),
+            request={"prompt": TEXTS[0]},
+            columns={"text": TEXTS},
+            options={"num_inference_steps": 2, "num_frames": 3},
+        ),
         Case(task="detect", model="detector", options={"threshold": 0.0}, **image),
         Case(
             task="segment",
@@ -170,6 +178,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found["captioner"] = captioner(root / "captioner")[1]
     found["asker"] = vilt(root / "asker")[1]
     found["painter"] = save_drawing_model(root / "painter")
+    found["animator"] = glassformer.save(video_bundle(), root / "animator")
     found |= {"translate": made["translator"], "summarize": made["translator"], "generate": made["writer"]}
     found |= {name: made[name] for name in ("pictures", "detector", "segmenter", "series")}
     return found | {"restore": restorer(root / "restore"), "clip": root / "clip"}
@@ -217,7 +226,7 @@ def test_route_gives_the_results_of_the_task(case: Case, models: dict[str, Path]
         if case.model != "pictures":
             chosen = client.post(f"/{case.task}", json={**case.request, **options}).json()
             assert chosen["model"] == "model"
-    if case.task == "draw":
+    if case.task in ("draw", "animate"):
         assert found == vars(expected[0])
         return
     if spec.results not in found:  # of a single input
@@ -287,6 +296,12 @@ def test_command_and_batch_add_the_same_columns(
         images = [Image.open(tmp_path / "out" / row["image"]) for row in written]
         expected = glassformer.load(models[case.model]).draw(TEXTS, **case.options)
         assert all(np.array_equal(*pair) for pair in zip(images, expected, strict=True))
+        return
+    if case.task == "animate":
+        files = [Image.open(tmp_path / "out" / row["video"]) for row in written]
+        videos = [np.stack([*map(np.asarray, ImageSequence.all_frames(file))]) for file in files]
+        drawn = glassformer.load(models[case.model]).animate(TEXTS, **case.options)
+        assert videos[0].shape == (3, 8, 8) and np.array_equal(videos, np.array([*map(np.stack, drawn)]))
         return
     if case.task == "forecast":  # its command reads a file of one series
         values = results_of(case, glassformer.load(models[case.model]))[0].values
