@@ -70,7 +70,7 @@ def test_videos_match_latte(latte: Any, guidance_scale: float) -> None:
     options = {**OPTIONS, "guidance_scale": guidance_scale, "negative_prompt": NEGATIVE}
     ours = VideoGenerator(glassformer.load(folder), seed=5, **options)
     together = ours(PROMPTS)
-    for prompt, drawing in zip(PROMPTS, together, strict=True):
+    for prompt, one in zip(PROMPTS, together, strict=True):
         expected = theirs(
             prompt,
             latents=ImageNoise([5], (4, FRAMES, 8, 8)).draw(),
@@ -80,8 +80,8 @@ def test_videos_match_latte(latte: Any, guidance_scale: float) -> None:
             clean_caption=False,
             **options,
         ).frames[0]
-        assert len(drawing.images) == 1 and len(drawing.images[0]) == FRAMES
-        video = pixels(drawing.images[0])
+        assert len(one.images) == 1 and len(one.images[0]) == FRAMES
+        video = pixels(one.images[0])
         assert np.abs(video - pixels(expected)).max() <= 1 and video.std() > 5
         assert np.abs(video[0] - video[-1]).max() > 5  # the frames differ
         alone = ours(prompt).images[0]
