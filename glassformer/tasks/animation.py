@@ -96,7 +96,7 @@ def encode_video(
     extra = {"lossless": True} if format == "webp" else {"pnginfo": text_chunks(settings or {})}
     file = io.BytesIO()
     timing = {"duration": 1000 / fps, "loop": 0}
-    frames[0].save(file, format, save_all=True, append_images=frames[1:], **timing, **extra)  # type: ignore[arg-type]
+    frames[0].save(file, format, save_all=True, append_images=frames[1:], **timing, **extra)
     return file.getvalue()
 
 
