@@ -244,13 +244,14 @@ class DiffusionJob(Job[Data]):
     def draw_samples(self) -> list[SampleImage]:
         """Draw images from the same noise in every validation: a column for each prompt."""
         prompts = self.sample_prompts()[:SAMPLE_COLUMNS]
-        if not self.recipe.training.log_samples:
+        count = min(SAMPLE_ROWS, self.recipe.training.log_samples)
+        if not count:
             return []
         generator = DiffusionImageGenerator(
             self.bundle,
             num_inference_steps=SAMPLE_STEPS,
             guidance_scale=SAMPLE_GUIDANCE,
-            num_images_per_prompt=SAMPLE_ROWS,
+            num_images_per_prompt=count,
             batch_size=SAMPLE_COLUMNS * SAMPLE_ROWS,
         )
         with suppress(NonFiniteError):  # the loss shows it too

@@ -37,7 +37,14 @@ from tests.training.test_jobs_contrastive import make_shapes
 
 __all__ = ["stable_diffusion"]
 SMALL: dict[str, Any] = {"d_model": 32, "num_heads": 4, "num_layers": 2}
-STEPS: dict[str, Any] = {"eval_steps": 2, "save_steps": 2, "batch_size": 8, "device": "cpu", "lr": 1e-3}
+STEPS: dict[str, Any] = {
+    "eval_steps": 2,
+    "save_steps": 2,
+    "batch_size": 8,
+    "device": "cpu",
+    "lr": 1e-3,
+    "log_samples": 0,
+}
 
 
 def make_folders(folder: Path, classes: tuple[str, ...] = ("dark", "light"), count: int = 12) -> Path:
@@ -134,7 +141,7 @@ def test_resumed_run_is_bit_identical_and_uses_the_averaged_weights(tmp_path: Pa
     """Noise, times, dropped classes and flips follow from the seed of the step, also within an epoch."""
     whole, stopped = EndOfTraining(), EndOfTraining()
     options: dict[str, Any] = {"ema": 0.9, "gradient_accumulation_steps": 2, "lr_scheduler": "constant"}
-    options |= {"load_best_model_at_end": False, "batch_size": 5}
+    options |= {"load_best_model_at_end": False, "batch_size": 5, "log_samples": 4}
     model = classes_run(tmp_path / "whole", callbacks=[whole], **options)
     classes_run(tmp_path / "stopped", **{**options, "max_steps": 3})
     resumed = classes_run(tmp_path / "stopped", callbacks=[stopped], **options)
@@ -176,7 +183,7 @@ def evaluate_on(model: Any, data: dict[str, Any], folder: Path) -> dict[str, flo
 
 
 def test_class_names_and_evaluation(tmp_path: Path) -> None:
-    model = classes_run(tmp_path / "run", max_steps=2)
+    model = classes_run(tmp_path / "run", max_steps=2, log_samples=1)
     assert model.job.classes == ("dark", "light") and model.spec.modalities == ("class",)
     drawn = DiffusionImageGenerator(model, num_inference_steps=2)("light").images[0]
     assert drawn.size == (8, 8) and drawn.mode == "L"
@@ -303,17 +310,23 @@ def test_other_classes_get_a_new_table(tmp_path: Path) -> None:
     torch.testing.assert_close(before[kept], after[kept], rtol=0, atol=1e-6)
 
 
-def test_the_learner_compiles_into_one_graph() -> None:
-    model = glassformer.build("dit-mini", image_size=8, **SMALL)
-    torch.nn.init.normal_(model.head.out.weight)
-    learner = DiffusionLearner(model, settings=FlowMatchEuler())
-    compiled = torch.compile(learner, fullgraph=True, backend="eager")
-    images, labels = torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 9])
-    losses = []
-    for module in (learner, compiled):
-        torch.manual_seed(0)
-        losses.append(module(images, labels).item())
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+def test_the_learner_compiles_into_one_graph(stable_diffusion: Any) -> None:
+    """For classes, and for texts with a frozen text encoder."""
+    classes = glassformer.build("dit-mini", image_size=8, **SMALL)
+    torch.nn.init.normal_(classes.head.out.weight)
+    texts = glassformer.load(stable_diffusion[1]).model
+    texts.text_encoder.requires_grad_(False)
+    images, ids = torch.randn(4, 4, 8, 8), torch.randint(9, 400, (4, texts.spec.max_text_len))
+    for learner, inputs in (
+        (DiffusionLearner(classes, settings=FlowMatchEuler()), (images[:, :1], torch.tensor([0, 1, 2, 9]))),
+        (DiffusionLearner(texts, settings=DDIM(), empty_text=[1, 2]), (images, None, ids, ids[:, 0] % 30)),
+    ):
+        compiled = torch.compile(learner, fullgraph=True, backend="eager")
+        losses = []
+        for module in (learner.train(), compiled):
+            torch.manual_seed(0)
+            losses.append(module(*inputs).item())
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def bad_recipes(folder: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any], type[GlassformerError]]]:
