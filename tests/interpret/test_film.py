@@ -18,7 +18,6 @@ from glassformer.interpret import schema
 from glassformer.interpret.catalog import Catalog, describe_model
 from glassformer.interpret.tensors import read_tensor
 from glassformer.interpret.trace import Trace, trace_model
-from glassformer.tasks import registry
 from glassformer.tasks.drawing import DiffusionImageGenerator
 from tests.interpret.models import drawing_model
 
@@ -29,14 +28,6 @@ CROSS = {
     "pixart": "denoiser.encoder.blocks.1.cross_attn",
     "unet_2d_condition": "denoiser.encoder.levels.0.attentions.0.stack.blocks.0.cross_attn",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _task() -> Any:
-    if "draw" not in registry.tasks():
-        like = registry.tasks()["detect"]
-        draws = replace(like, name="draw", accepts=lambda s: s.yields == "images", view=lambda s: "draw")
-        registry.REGISTERED["draw"] = draws
 
 
 @pytest.fixture(scope="module", params=PROMPTS)

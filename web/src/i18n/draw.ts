@@ -44,7 +44,7 @@ export default {
   'draw.patches': { en: 'Patches', ko: '패치' },
   'draw.cross': { en: 'cross-attention', ko: '크로스 어텐션' },
   'draw.self': { en: 'self-attention', ko: '셀프 어텐션' },
-  'draw.head_of': { en: 'head {head} of {kind} {layer}', ko: '{kind} {layer} 헤드 {head}' },
+  'draw.head_of': { en: '{layer}, {kind} head {head}', ko: '{layer} {kind} 헤드 {head}' },
   'draw.switch_off': { en: 'Switch {name} off from step {step} on', ko: '{step}단계부터 {name} 끄기' },
   'draw.switch_on': { en: 'Switch {name} on again', ko: '{name} 다시 켜기' },
   'draw.modulation': { en: 'Shift, scale and gate of the adaptive norms', ko: '적응형 정규화의 이동, 배율, 게이트' },
