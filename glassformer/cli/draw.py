@@ -89,9 +89,9 @@ def run_drawing(run: TaskRun, options: DrawingOptions) -> None:
     each = values.get("num_images_per_prompt") or 1
     total = None if inputs.total is None else inputs.total * each
     out = options.out
-    if out is not None and out.suffix and any(one.name == "format" for one in run.spec.all_options):
-        values.setdefault("format", out.suffix[1:].lower())
-    files = FileNames(out, total, overwrite=options.overwrite, format=values.get("format") or "png")
+    if out is not None and out.suffix and any(one.name == "output_format" for one in run.spec.all_options):
+        values.setdefault("output_format", out.suffix[1:].lower())
+    files = FileNames(out, total, overwrite=options.overwrite, format=values.get("output_format") or "png")
     progress = Progress(options.preview, total)
     if options.preview is not None:
         values["callback"] = progress.show_preview

@@ -43,7 +43,7 @@ class VideoGenerator(DiffusionImageGenerator):
     """Draw videos by removing noise from all frames together; the images of a drawing are tuples of frames.
 
     num_frames: number of frames, at most that of the model, which is the default.
-    fps: frames per second of the files. format: of the files; only png contains the settings.
+    fps: frames per second of the files. output_format: of the files; only png contains the settings.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class VideoGenerator(DiffusionImageGenerator):
         *,
         num_frames: int | None = None,
         fps: int = 8,
-        format: str = "png",
+        output_format: str = "png",
         **options: Any,
     ) -> None:
         if options.get("image") is not None:
@@ -61,16 +61,16 @@ class VideoGenerator(DiffusionImageGenerator):
         self.num_frames = longest if num_frames is None else num_frames
         check_at_least("num_frames", self.num_frames, 1, longest)
         check_at_least("fps", fps, 1, MAX_FPS)
-        if format not in FORMATS:
-            raise UnknownNameError("format", format, FORMATS)
-        if format == "mp4":
+        if output_format not in FORMATS:
+            raise UnknownNameError("output_format", output_format, FORMATS)
+        if output_format == "mp4":
             find_ffmpeg()  # raises if there is none
         super().__init__(bundle, **options)
         if self.num_frames * math.prod(self.size) > MAX_PIXELS:
             shape = f"{self.num_frames} frames of {self.size[0]} x {self.size[1]} pixels"
             raise InvalidValueError("the video", shape, f"at most {MAX_PIXELS:,} pixels")
         self.latent_shape = (self.latent_shape[0], self.num_frames, *self.latent_shape[1:])
-        self.fps, self.format = fps, format
+        self.fps, self.output_format = fps, output_format
 
     def drawing_options(self) -> dict[str, Any]:
         return {**super().drawing_options(), "num_frames": self.num_frames, "fps": self.fps}
@@ -81,7 +81,7 @@ class VideoGenerator(DiffusionImageGenerator):
         return torch.stack([self.decode(frame, callbacks) for frame in latents.unbind(2)], 2)
 
     def encode(self, image: Any, settings: Mapping[str, Any]) -> bytes:
-        return encode_video(image, self.fps, self.format, settings)
+        return encode_video(image, self.fps, self.output_format, settings)
 
 
 def encode_video(

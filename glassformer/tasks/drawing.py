@@ -106,7 +106,6 @@ class ImageGenerator(Task[Prompt, Drawing]):
     """
 
     read_ahead = 16
-    format = "png"  # of files
 
     def __init__(
         self, bundle: Bundle, *, num_images_per_prompt: int = 1, seed: int = 0, batch_size: int = 4

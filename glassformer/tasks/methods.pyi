@@ -435,7 +435,7 @@ class TaskMethods:
         *,
         num_frames: int | None = None,
         fps: int | None = None,
-        format: Literal["png", "webp", "mp4"] | None = None,
+        output_format: Literal["png", "webp", "mp4"] | None = None,
         num_images_per_prompt: int | None = None,
         seed: int | None = None,
         guidance_scale: float | None = None,
@@ -454,7 +454,7 @@ class TaskMethods:
 
         num_frames: Number of frames (default: the model's, which is the maximum).
         fps: Frames per second of the file (default: 8).
-        format: Format of the file: png and webp are animated images, mp4 needs ffmpeg (default: png).
+        output_format: Format of the file: png and webp are animated images, mp4 needs ffmpeg (default: png).
         num_images_per_prompt: Number of images per prompt, with the seeds S, S + 1, ... (default: 1).
         seed: Seed of the first image of a prompt (default: 0).
         guidance_scale: How strongly images follow the prompt; 1 is without guidance (default: 7.5, image tokens 3).
@@ -473,7 +473,7 @@ class TaskMethods:
         *,
         num_frames: int | None = None,
         fps: int | None = None,
-        format: Literal["png", "webp", "mp4"] | None = None,
+        output_format: Literal["png", "webp", "mp4"] | None = None,
         num_images_per_prompt: int | None = None,
         seed: int | None = None,
         guidance_scale: float | None = None,

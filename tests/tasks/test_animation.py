@@ -264,7 +264,7 @@ def test_the_command_writes_the_frames_of_the_method(
         (["--width", "9"], "width"),
         (["--out", "clip.gif"], "gif"),
         (["--out", "clip.mp4"], "imageio-ffmpeg"),
-        (["--format", "webp", "--out", "clip.png"], "webp"),
+        (["--output-format", "webp", "--out", "clip.png"], "webp"),
     ],
 )
 def test_bad_options_are_one_clear_error(
@@ -289,5 +289,5 @@ def test_models_of_images_do_not_animate(animator: Path, tmp_path: Path) -> None
         video.draw(PROMPT)
     with pytest.raises(GlassformerError, match="draws frames"):
         glassformer.load(save_drawing_model(tmp_path)).animate(PROMPT)
-    with pytest.raises(UnknownNameError, match="format"):
-        VideoGenerator(video, format="gif")
+    with pytest.raises(UnknownNameError, match="output_format"):
+        VideoGenerator(video, output_format="gif")

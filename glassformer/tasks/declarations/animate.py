@@ -31,7 +31,7 @@ class AnimateOptions(DiffusionOptions):
         None, "Number of frames (default: the model's, which is the maximum).", interval="[1, 65536]", max=64
     )
     fps: int | None = setting(None, "Frames per second of the file (default: 8).", interval="[1, 60]")
-    format: Literal["png", "webp", "mp4"] | None = setting(
+    output_format: Literal["png", "webp", "mp4"] | None = setting(
         None, "Format of the file: png and webp are animated images, mp4 needs ffmpeg (default: png)."
     )
 
