@@ -2,7 +2,9 @@
 
     python -m experiments draw-emoji --only data         images and tables for the training of the generators
     python -m experiments draw-emoji --only judge wide   train the judges
-    python -m experiments.draw_emoji MODEL --name dit/1  score a model folder, a pipeline of diffusers too
+    python -m experiments draw-emoji --only dit          train DiT with a text encoder, and score it
+    python -m experiments draw-emoji --only vq tokens    train image codes, then a decoder of them, and score it
+    python -m experiments.draw_emoji MODEL --name dit/1  score any model folder, e.g. a pipeline of diffusers
 
 A caption is a name, some keywords, and one of four styles: "red apple, blob style", "빨간 사과, 블롭 스타일".
 The names of the splits val and test are never trained in any style. 300 of the other names are never trained
@@ -230,9 +232,12 @@ def agreement(images: Tensor, owners: Sequence[int], names: Sequence[str], embed
 
 
 def score(
-    table: EmojiTable, draw: Draw, embed: Embed, device: torch.device
+    table: EmojiTable, draw: Draw, embed: Embed, device: torch.device, most: int | None = None
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Return the scores of a generator from 0 to 1, and its drawings by kind of prompt and language."""
+    """Return the scores of a generator from 0 to 1, and its drawings by kind of prompt and language.
+
+    most: maximum number of prompts of each kind and language.
+    """
     held_out = table.held_out
     train = table.drawings(table.trained(held_out)).to(device)
     unseen = table.unseen()
@@ -243,7 +248,8 @@ def score(
     }
     figures: dict[str, float] = {}
     drawings: dict[str, Tensor] = {}
-    for part, (pairs, candidates) in parts.items():
+    for part, (every_pair, candidates) in parts.items():
+        pairs = every_pair[:most]
         real, number = table.drawings(pairs), {row: n for n, row in enumerate(candidates)}
         owners = [number[row] for row, _ in pairs]
         every = {"real": real}
@@ -294,7 +300,7 @@ def score_model(workspace: Workspace, folder: Path, name: str, judge: str, **opt
     figures: dict[str, float] = {}
     for guidance in GUIDANCE:
         draw = drawer(folder, str(device), guidance_scale=guidance, **options)
-        scores, drawings = score(table, draw, embed, device)
+        scores, drawings = score(table, draw, embed, device, workspace.most)
         figures |= {f"{key}, guidance {guidance:g}": value for key, value in scores.items()}
         if guidance == GUIDANCE[1]:
             figures |= scores
@@ -327,32 +333,39 @@ def save_sheets(
 
 
 def run(workspace: Workspace, name: str) -> None:
-    """Prepare the data, or train a judge."""
-    folder = prepare(workspace)
-    if name == "data":
+    """Prepare the data, or train a model; judges and generators are measured too."""
+    folder, kind = prepare(workspace), name.partition("/")[0]
+    if kind == "data":
         print(f"the generators train on {folder / 'generator' / 'train.tsv'}", flush=True)
-        return
-    data = folder / "judge"
+    elif kind in ("judge", "wide"):
+        train_judge(workspace, name, folder / "judge")
+    elif kind == "vq":
+        changes = (f"data.train=[{folder / 'generator' / 'images'}]", "data.flip_prob=0")
+        trained = train(workspace, ROW, name, "vq-emoji", seed=1, of="psnr", changes=changes)
+        figures = {of: read(trained.folder, of).curve[-1][1] for of in ("psnr", "codes_used")}
+        note(workspace, ROW, name, seed=1, trained=trained, figures=figures)
+    else:
+        tables = (f"data.{part}=[{folder / 'generator' / part}.tsv]" for part in ("train", "valid"))
+        codes = f"model.autoencoder={workspace.run(ROW, 'vq/1') / 'model'}"
+        changes = (*tables, "data.flip_prob=0", *([codes] if kind == "tokens" else []))
+        recipe = {"dit": "diffusion-emoji", "tokens": "image-tokens-emoji"}[kind]
+        trained = train(workspace, ROW, name, recipe, seed=1, of="loss", changes=changes)
+        score_model(workspace, trained.model, name, "judge/1")
+
+
+def train_judge(workspace: Workspace, name: str, data: Path) -> None:
+    """Train a judge, and measure it on the real drawings of held-out styles."""
     tables = [data / "train.tsv", *([data / "others.tsv"] if name.startswith("wide") else [])]
     files = ",".join(map(str, tables))
     changes = (f"data.train=[{files}]", f"data.valid=[{data / 'valid.tsv'}]", *JUDGE)
-    trained = train(
-        workspace,
-        ROW,
-        name,
-        "contrastive-captions",
-        seed=1,
-        of="image_to_text_recall_at_1",
-        changes=changes,
-    )
+    of, recipe = "image_to_text_recall_at_1", "contrastive-captions"
+    trained = train(workspace, ROW, name, recipe, seed=1, of=of, changes=changes)
     table, embed = EmojiTable.read(workspace.data / "emoji-captions"), judge_of(workspace, name)
     pairs = list(table.held_out.items())
+    images = table.drawings(pairs)
     figures = {
         f"real drawings {lang}": agreement(
-            table.drawings(pairs),
-            range(len(pairs)),
-            [table.lines[row][f"name_{lang}"] for row, _ in pairs],
-            embed,
+            images, range(len(pairs)), [table.lines[row][f"name_{lang}"] for row, _ in pairs], embed
         )
         for lang in LANGUAGES
     }
@@ -370,11 +383,11 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/results"), help="where the judge was trained")
     parser.add_argument("--figures", type=Path, default=FIGURES)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--most", type=int, help="maximum number of prompts of each kind and language")
     parser.add_argument("--steps", type=int, help="denoising steps of a diffusion model")
     options = parser.parse_args(args)
-    workspace = Workspace(
-        data=options.data, work=options.work, figures=options.figures, device=options.device
-    )
+    places = {"data": options.data, "work": options.work, "figures": options.figures}
+    workspace = Workspace(**places, device=options.device, most=options.most)
     steps = {} if options.steps is None else {"num_inference_steps": options.steps}
     try:
         score_model(workspace, options.model, options.name, options.judge, **steps)

@@ -243,7 +243,8 @@ ROWS: dict[str, Row] = {
     "draw-emoji": Row(
         title="Drawn emoji from texts in English and Korean: held-out styles and unseen names",
         module="draw_emoji",
-        runs=("data", "judge/1", "wide/1"),
+        runs=("data", "judge/1", "wide/1", "dit/1", "vq/1", "tokens/1"),
+        takes=("most",),
     ),
     "pocket-digits": Row(
         title="pocket-digits: at most 300,000 parameters",

@@ -13,7 +13,7 @@ from PIL import Image
 
 from experiments import draw_classes, draw_emoji
 from experiments.__main__ import main
-from experiments.draw_classes import FlowMatchingLearner, to_tensors
+from experiments.draw_classes import to_tensors
 from experiments.draw_emoji import EmojiTable, caption, prepare, score
 from experiments.drawings import DigitReader, Judge, Scores, read
 from experiments.paths import Workspace
@@ -134,24 +134,6 @@ def test_shipped_digits_model_reads_images_without_its_pipeline():
     ]
     found = read(DigitReader(), images, CPU)
     assert found.labels.tolist() == expected and found.features.shape == (3, 64)
-
-
-def test_flow_matching_loss_is_zero_for_the_true_velocity():
-    clean = torch.randn(6, 1, 4, 4, dtype=torch.float64)
-
-    class Oracle(torch.nn.Module):
-        sign = 1
-
-        def forward(self, inputs):
-            share = inputs.timesteps[:, None, None, None] / 1000
-            return self.sign * (inputs.latents - clean) / share
-
-    oracle = Oracle()
-    learner = FlowMatchingLearner(oracle, clean, torch.zeros(6).long(), flip=False)
-    amount, noise = torch.linspace(0.2, 1, 6, dtype=torch.float64), torch.randn_like(clean)
-    assert learner.loss(clean, learner.labels, amount, noise).max() < 1e-9
-    oracle.sign = -1
-    assert learner.loss(clean, learner.labels, amount, noise).min() > 0.1
 
 
 # --- emoji
