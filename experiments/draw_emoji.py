@@ -3,7 +3,7 @@
     python -m experiments draw-emoji --only data         images and tables for the training of the generators
     python -m experiments draw-emoji --only judge wide   train the judges
     python -m experiments draw-emoji --only dit          train DiT with a text encoder, and score it
-    python -m experiments draw-emoji --only vq tokens    train image codes, then a decoder of them, and score it
+    python -m experiments draw-emoji --only vq tokens    train image codes and a decoder of them, and score it
     python -m experiments.draw_emoji MODEL --name dit/1  score any model folder, e.g. a pipeline of diffusers
 
 A caption is a name, some keywords, and one of four styles: "red apple, blob style", "빨간 사과, 블롭 스타일".
@@ -278,7 +278,7 @@ def drawer(folder: str | Path, device: str, **options: Any) -> Draw:
 
     def draw(texts: Sequence[str]) -> Tensor:
         drawn = pipeline.draw(list(texts), batch_size=64, **options)
-        pixels = [np.array(one.images[0].convert("RGB").resize((64, 64))) for one in drawn]
+        pixels = [np.array(image.convert("RGB").resize((64, 64))) for image in drawn]
         return torch.from_numpy(np.stack(pixels)).movedim(-1, 1).float() / 255
 
     return draw
@@ -301,8 +301,10 @@ def score_model(workspace: Workspace, folder: Path, name: str, judge: str, **opt
     for guidance in GUIDANCE:
         draw = drawer(folder, str(device), guidance_scale=guidance, **options)
         scores, drawings = score(table, draw, embed, device, workspace.most)
-        figures |= {f"{key}, guidance {guidance:g}": value for key, value in scores.items()}
-        if guidance == GUIDANCE[1]:
+        if guidance != GUIDANCE[1]:
+            drawn = {key: value for key, value in scores.items() if "real" not in key}
+            figures |= {f"{key}, guidance {guidance:g}": value for key, value in drawn.items()}
+        else:
             figures |= scores
             save_sheets(workspace.figures / ROW / name.replace("/", "-"), table, draw, drawings, device)
     if (folder.parent / "metrics.jsonl").exists():  # of a training run
@@ -347,9 +349,9 @@ def run(workspace: Workspace, name: str) -> None:
     else:
         tables = (f"data.{part}=[{folder / 'generator' / part}.tsv]" for part in ("train", "valid"))
         codes = f"model.autoencoder={workspace.run(ROW, 'vq/1') / 'model'}"
-        changes = (*tables, "data.flip_prob=0", *([codes] if kind == "tokens" else []))
         recipe = {"dit": "diffusion-emoji", "tokens": "image-tokens-emoji"}[kind]
-        trained = train(workspace, ROW, name, recipe, seed=1, of="loss", changes=changes)
+        options = [*tables, "data.flip_prob=0", *([codes] if kind == "tokens" else [])]
+        trained = train(workspace, ROW, name, recipe, seed=1, of="loss", changes=options)
         score_model(workspace, trained.model, name, "judge/1")
 
 

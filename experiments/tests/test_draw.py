@@ -216,7 +216,10 @@ def test_judges_are_trained_and_score_a_model_folder(data, tmp_path, monkeypatch
     monkeypatch.setattr(draw_emoji, "JUDGE", ("data.image_size=[64,64]", *changes, "training.batch_size=8"))
     figures = run(data, tmp_path, "draw-emoji", "wide/1", "training.epochs=1")
     assert set(figures) == {"real drawings en", "real drawings ko"}
-    monkeypatch.setattr(draw_emoji, "drawer", lambda *a, **k: lambda texts: torch.rand(len(texts), 3, 64, 64))
+    drawn = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(
+        draw_emoji, "drawer", lambda *a, **k: lambda texts: drawn.expand(len(texts), -1, -1, -1)
+    )
     model = tmp_path / "draw-emoji" / "wide" / "1" / "model"  # any folder, whose drawings are noise
     places = ("--data", data, "--work", tmp_path, "--figures", tmp_path / "figures", "--device", "cpu")
     draw_emoji.main([str(model), "--name", "dit/1", "--judge", "wide/1", *map(str, places)])

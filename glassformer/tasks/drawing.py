@@ -114,6 +114,7 @@ class ImageGenerator(Task[Prompt, Drawing]):
         check_at_least("batch_size", batch_size)
         check_at_least("seed", seed, 0, 2**63 - num_images_per_prompt)
         self.bundle, self.batch_size = bundle, batch_size
+        self.read_ahead = max(self.read_ahead, batch_size // num_images_per_prompt)
         self.seeds = tuple(range(seed, seed + num_images_per_prompt))
 
     @classmethod

@@ -238,6 +238,19 @@ def test_prompts_with_several_images_are_drawn_in_batches(stable_diffusion: Any)
     assert np.abs(pixels(list(rows[1].images)) - pixels(list(alone.images))).max() <= 1
 
 
+def test_a_large_batch_size_draws_many_prompts_together(stable_diffusion: Any, monkeypatch: Any) -> None:
+    sizes, draw = [], DiffusionImageGenerator.draw
+
+    def counted(self: Any, prompts: Any, *rest: Any) -> torch.Tensor:
+        sizes.append(len(prompts))
+        return draw(self, prompts, *rest)
+
+    monkeypatch.setattr(DiffusionImageGenerator, "draw", counted)
+    bundle = glassformer.load(stable_diffusion[1])
+    DiffusionImageGenerator(bundle, num_inference_steps=1, guidance_scale=1, batch_size=20)(TEXTS * 12)
+    assert sizes == [20, 4]
+
+
 def test_diffusers_reads_the_saved_folder(stable_diffusion: Any, tmp_path: Path) -> None:
     theirs, folder = stable_diffusion
     saved = glassformer.save(glassformer.load(folder), tmp_path / "saved")
