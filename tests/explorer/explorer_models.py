@@ -26,6 +26,7 @@ KINDS = {
     "prompts": "sam",
     "series": "patchtst",
 }
+DRAWERS = {"classes": "dit", "drawings": "pixart"}  # of classes, and of texts
 CAPTIONS, QUESTIONS = "pocket-captioner", "pocket-vqa"
 RUN = "reversing"  # a training run; its model reverses sequences of words
 
@@ -51,6 +52,7 @@ def save_models(folder: Path) -> dict[str, Path]:
     """Save the models; return their folders by name."""
     bundles: dict[str, Bundle] = {name: models.tiny_bundle(family) for name, family in KINDS.items()}
     bundles["writer"] = models.tiny_bundle("gpt2", max_len=256)
+    bundles |= {name: models.drawing_model(denoiser) for name, denoiser in DRAWERS.items()}
     bundles["labels"] = models.classifier()
     bundles["translator"].family = None  # the paper's model has no published layout
     folders = {name: glassformer.save(bundle, folder / name) for name, bundle in bundles.items()}

@@ -14,6 +14,7 @@ from tests.explorer.conftest import ExpectedTrace, OpenPage
 from tests.explorer.explorer_models import CAPTIONS, INPUTS, RUN
 from tests.faults.scale import WHOLE
 
+HEAD_OFF = '[{"kind":"ablate_head","attention":"denoiser.encoder.blocks.0.cross_attn","head":1}]'
 VIEWS: list[tuple[str, str, dict[str, Any]]] = [
     (RUN, "model", {}),
     (RUN, "model", {"at": "encoder.tokens"}),
@@ -47,6 +48,8 @@ VIEWS: list[tuple[str, str, dict[str, Any]]] = [
     (CAPTIONS, "model", {}),
     ("questions", "model", {"pos": 4}),
     (CAPTIONS, "decoding", {"n": 3}),
+    ("classes", "model", {"in": "7", "steps": 3, "guidance_2": 3}),
+    ("drawings", "model", {"in": "the cat sat", "steps": 3, "by": 1, "changes": HEAD_OFF, "from": 1}),
     ("series", "model", {"at": "head"}),
     ("writer", "learning", {"run": "none"}),
 ]

@@ -1,0 +1,112 @@
+"""The film of a drawing in a real browser: its numbers are the library's own."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from playwright.sync_api import Locator, Page, Route, expect
+from pytest import approx
+from torch import Tensor
+
+from glassformer.bundle import Bundle
+from glassformer.interpret.schema import AblateHead, TraceInput
+from glassformer.interpret.tensors import read_tensor
+from glassformer.interpret.trace import Trace, trace_model
+from tests.explorer.browser_page import address, display_errors, number, wait_until_idle
+from tests.explorer.conftest import OpenPage
+
+STEPS, TEXT = 4, "the cat sat on the mat."
+CROSS = "denoiser.encoder.blocks.1.cross_attn"
+
+
+def film(page: Page, name: str = "A", frames: int = STEPS + 1) -> Locator:
+    """A film that is loaded."""
+    loaded = page.locator(f'[data-film="{name}"][data-frames="{frames}"]')
+    loaded.wait_for()
+    wait_until_idle(page)
+    return loaded
+
+
+def point_at(page: Page, step: int, patch: int, columns: int, rows: int) -> float:
+    """The weight of a patch in the large map of a step."""
+    page.locator(f'[data-step="{step}"]').wait_for()
+    wait_until_idle(page)
+    grid = page.locator("[data-step] [role=slider]")
+    box = grid.bounding_box()
+    assert box is not None
+    x = (patch % columns + 0.5) * box["width"] / columns
+    y = (patch // columns + 0.5) * box["height"] / rows
+    grid.hover(position={"x": x, "y": y})
+    return number(page.locator("[data-step] [aria-live] [data-value]"))
+
+
+def trace(bundle: Bundle, text: str, *changes: AblateHead, start_step: int | None = None) -> Trace:
+    input = TraceInput(text=text, num_inference_steps=STEPS, seed=3, start_step=start_step)
+    return trace_model(bundle, input, changes)
+
+
+def clean(of: Trace, step: int) -> Tensor:
+    return read_tensor(of, f"step.{step}.frames", "1").values.float()
+
+
+@pytest.mark.parametrize(("name", "text"), [("drawings", TEXT), ("classes", "7")])
+def test_film_and_attention_match_the_library(
+    open_page: OpenPage, bundles: dict[str, Bundle], name: str, text: str
+) -> None:
+    expected = trace(bundles[name], text)
+    params = {"text": text, "seed": 3, "steps": STEPS, "k": 2, "word": 2, "patch": 5, "look": 1, "by": 1}
+    with open_page(address(name, **params)) as page:
+        change = film(page).locator("[data-picture=change] [data-value]")
+        assert number(change) == approx(float((clean(expected, 2) - clean(expected, 1)).abs().mean()) / 255)
+        slices, attention = "0,1,:,2", CROSS
+        if name == "classes":
+            slices, attention = "0,1,5", CROSS.replace("cross", "self")
+        for step in (2, 3):
+            weights = read_tensor(expected, f"step.{step}.{attention}.weights", slices).values
+            assert point_at(page, step, 6, 4, 4) == approx(float(weights[6]), abs=1e-6)
+            page.locator('input[type="range"]').press("ArrowRight")
+        assert display_errors(page.locator("main")) == []
+        assert page.locator('[data-film="A"] [data-picture=noisy]').count() == 0  # after the last step
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_a_head_is_switched_off_in_a_second_film(
+    open_page: OpenPage, bundles: dict[str, Bundle], language: str
+) -> None:
+    plain = trace(bundles["drawings"], TEXT)
+    changed = trace(bundles["drawings"], TEXT, AblateHead(attention=CROSS, head=1), start_step=2)
+    params = {"text": TEXT, "seed": 3, "steps": STEPS, "k": 2, "look": 1, "by": 1}
+    with open_page(address("drawings", **params), language=language, width=390, height=844) as page:
+        film(page)
+        page.locator('[data-step="2"]').wait_for()
+        page.locator("[data-switches] button").last.click()
+        other = film(page, "B")
+        expected = float((clean(changed, 2) - clean(changed, 1)).abs().mean()) / 255
+        assert number(other.locator("[data-picture=change] [data-value]")) == approx(expected)
+        assert expected != approx(float((clean(plain, 2) - clean(plain, 1)).abs().mean()) / 255)
+        assert json.loads(page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('changes')"))
+        assert display_errors(page.locator("main")) == []
+        page.locator("[data-changes] button").first.click()
+        expect(page.locator('[data-film="B"]')).to_have_count(0)
+
+
+def test_a_film_is_stopped_and_continued(open_page: OpenPage) -> None:
+    steps = 60
+    with open_page(address("classes", text="7", steps=2)) as page:
+
+        def slow(route: Route) -> None:
+            time.sleep(0.05)
+            route.continue_()
+
+        page.route("**/tensor?name=step.*", slow)
+        page.evaluate("to => { location.hash = to }", address("classes", text="7", steps=steps))
+        page.locator(f'progress[max="{steps + 1}"]').wait_for()
+        page.locator("[data-stop]").click()
+        page.unroute("**/tensor?name=step.*")
+        wait_until_idle(page)
+        taken = int(page.locator("[data-film]").get_attribute("data-frames") or 0)
+        assert 0 < taken < steps
+        page.locator("[data-stop]").click()
+        film(page, frames=steps + 1)
