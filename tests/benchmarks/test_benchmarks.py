@@ -41,6 +41,7 @@ def pairs(tmp_path_factory) -> Path:
 RUNS = {
     "captioning.py": ["--tiny", "--rounds", "1"],
     "core.py": ["--tiny", "--rounds", "1"],
+    "diffusion.py": ["--tiny", "--rounds", "1", "--threads", "1"],
     "generation.py": ["--tiny", "--only", "base4,gpt", "--rounds", "1", "--length", "4"],
     "generation_gpu.py": ["--tiny", "--only", "llama1,base64", "--rounds", "1"],
     "serving.py": ["--tiny", "--only", "base4,gpt", "--rounds", "1"],
