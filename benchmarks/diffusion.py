@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -37,8 +37,7 @@ from glassformer.core.build import build_model
 from glassformer.core.diffusion.levels import ResidualConvolutions
 from glassformer.core.inputs import LatentInputs
 from glassformer.diffusion import DDIM, ImageNoise, denoise
-from glassformer.families.registry import families, preset_spec
-from glassformer.weights.convert import to_theirs
+from glassformer.families.registry import families
 
 OURS, THEIRS = "glassformer", "diffusers"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

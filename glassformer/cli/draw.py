@@ -145,6 +145,8 @@ def _draw(
         message(f"stopped after {quantity(progress.images, 'image')}; finished files are kept")
         raise
     finally:
+        for note in generator.notes:
+            message(f"note: {note}")
         inputs.errors.report_all()
         if options.grid is not None and images:
             make_grid(images).save(options.grid)

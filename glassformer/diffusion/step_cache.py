@@ -27,6 +27,8 @@ class StepCache:
     """A denoiser for one run of the denoising loop, whose inside runs at every k-th step.
 
     every: 1 is exact. The model is not changed; the copy shares its weights.
+    measured_call: a call whose prediction is also computed exactly, once; `distance` is then the difference,
+    relative to the exact prediction.
 
     >>> import glassformer, torch
     >>> from glassformer.diffusion import DDIM, ImageNoise, denoise
@@ -35,11 +37,13 @@ class StepCache:
     torch.Size([1, 4, 8, 8])
     """
 
-    def __init__(self, model: nn.Module, every: int) -> None:
+    def __init__(self, model: nn.Module, every: int, measured_call: int | None = None) -> None:
         if every < 1:
             raise InvalidValueError("every", every, "at least 1")
         self.every, self.calls = every, 0
+        self.measured_call = measured_call
         self.value: Tensor | None = None
+        self.distance: Tensor | None = None
         self.model = _cached_copy(model, self)
 
     @property
@@ -50,7 +54,17 @@ class StepCache:
     def __call__(self, inputs: LatentInputs) -> Tensor:
         self.calls += 1
         output: Tensor = self.model(inputs)
+        if self.calls == self.measured_call:
+            self.distance = self._distance(output, inputs)
         return output
+
+    def _distance(self, output: Tensor, inputs: LatentInputs) -> Tensor:
+        value, calls = self.value, self.calls
+        self.calls = 1  # as in the first call, nothing is reused
+        exact: Tensor = self.model(inputs)
+        self.value, self.calls = value, calls
+        distance: Tensor = (output - exact).norm() / exact.norm()
+        return distance
 
 
 class _CachedStack(Stack):

@@ -32,6 +32,7 @@ from glassformer.diffusion import (
 )
 from glassformer.diffusion.loop import Denoiser
 from glassformer.diffusion.samplers import BetaSettings
+from glassformer.diffusion.step_cache import StepCache
 from glassformer.diffusion.tiling import decode_in_tiles
 from glassformer.errors import (
     ConflictError,
@@ -116,6 +117,7 @@ class ImageGenerator(Task[Prompt, Drawing]):
         self.bundle, self.batch_size = bundle, batch_size
         self.read_ahead = max(self.read_ahead, batch_size // num_images_per_prompt)
         self.seeds = tuple(range(seed, seed + num_images_per_prompt))
+        self.notes: list[str] = []  # what a user should know about the images
 
     @classmethod
     def option_names(cls) -> set[str]:
@@ -192,6 +194,7 @@ class DiffusionImageGenerator(ImageGenerator):
     image: an image to start from, with a strength from 0 to 1. mask: white where it is redrawn.
     sampler: name of another sampler than the model's, e.g. dpmpp_2m.
     tiling: whether to decode in tiles, which is not exact; None: only images above 1024 x 1024 pixels.
+    step_cache: the inside of the denoiser runs at every so many steps only, which is not exact; 1 is.
     callback: called with the index and the result of each step.
     """
 
@@ -211,15 +214,18 @@ class DiffusionImageGenerator(ImageGenerator):
         strength: float = 0.8,
         sampler: str | None = None,
         tiling: bool | None = None,
+        step_cache: int = 1,
         callback: Callable[[int, SamplerStep], Any] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(bundle, **options)
         check_at_least("num_inference_steps", num_inference_steps, 1, MAX_STEPS)
+        check_at_least("step_cache", step_cache, 1, MAX_STEPS)
         check_probability("strength", strength)
         if image is None and mask is not None:
             raise MissingValueError("image", "for a mask")
-        self.model: Any = bundle.model
+        model: Any = bundle.model
+        self.model = model
         self.guidance_scale, self.negative_prompt = guidance_scale, negative_prompt
         self.size = self._size(height, width)
         self.sampler_settings = self._sampler_settings(sampler)
@@ -242,7 +248,9 @@ class DiffusionImageGenerator(ImageGenerator):
                 raise ConflictError(("image", "mask"), reason)
             self.mask = to_tensor(region, latent_size, "L").round()
             self.sources["mask"] = hex_digest(mask)
-        self.callback = callback
+        self.callback, self.step_cache = callback, step_cache
+        if step_cache > 1:
+            StepCache(model.denoiser, step_cache)  # raises if the model has none
         self.batch_size = min(self.batch_size, self._max_batch_size())
 
     def _max_batch_size(self) -> int:
@@ -267,6 +275,7 @@ class DiffusionImageGenerator(ImageGenerator):
             "height": self.size[0],
             "width": self.size[1],
             "tiling": self.tiling,
+            "step_cache": self.step_cache,
             **self.sources,
         }
 
@@ -279,10 +288,22 @@ class DiffusionImageGenerator(ImageGenerator):
     def draw(
         self, prompts: Sequence[Any], seeds: Sequence[int], callbacks: Callbacks = NO_CALLBACKS
     ) -> Tensor:
-        for index, step in self.steps(self.model, prompts, seeds):
+        model: Any = self.model
+        cache = None
+        if self.step_cache > 1:
+            first = 0 if self.image is None else self.sampler.start(self.strength)
+            half = (len(self.sampler) - first) // 2
+            measured = half - half % self.step_cache + 2  # the first reused step from the middle on
+            cache = StepCache(model.denoiser, self.step_cache, None if self.notes else measured)
+        for index, step in self.steps(cache or model, prompts, seeds):
             callbacks.on_step()
             if self.callback is not None:
                 self.callback(index, step)
+        if cache is not None and cache.distance is not None:
+            share = f"{float(cache.distance):.1%}"
+            self.notes.append(
+                f"step_cache={self.step_cache} moved the prediction of step {measured} by {share}"
+            )
         return self.decode(step.prev_sample, callbacks)
 
     def steps(

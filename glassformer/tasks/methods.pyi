@@ -445,6 +445,7 @@ class TaskMethods:
         height: int | None = None,
         width: int | None = None,
         tiling: bool | None = None,
+        step_cache: int | None = None,
         batch_size: int | None = None,
         callback: Any = None,
     ) -> tuple[Image.Image, ...] | list[tuple[Image.Image, ...]]:
@@ -464,6 +465,7 @@ class TaskMethods:
         height: Height in pixels (default: the model's).
         width: Width in pixels (default: the model's).
         tiling: Decode in overlapping tiles, which needs less memory (default: above 1024 x 1024 pixels).
+        step_cache: Run the inside of the denoiser at every so many steps only: faster, not exact (default: 1).
         batch_size: Number of images that are drawn together (default: 4).
         callback: Called with the index and the result of each denoising step."""
     @overload
@@ -483,6 +485,7 @@ class TaskMethods:
         height: int | None = None,
         width: int | None = None,
         tiling: bool | None = None,
+        step_cache: int | None = None,
         batch_size: int | None = None,
         callback: Any = None,
     ) -> list[tuple[Image.Image, ...] | list[tuple[Image.Image, ...]]]: ...
@@ -506,6 +509,7 @@ class TaskMethods:
         height: int | None = None,
         width: int | None = None,
         tiling: bool | None = None,
+        step_cache: int | None = None,
         batch_size: int | None = None,
         callback: Any = None,
     ) -> Image.Image | list[Image.Image]:
@@ -528,6 +532,7 @@ class TaskMethods:
         height: Height in pixels (default: the model's).
         width: Width in pixels (default: the model's).
         tiling: Decode in overlapping tiles, which needs less memory (default: above 1024 x 1024 pixels).
+        step_cache: Run the inside of the denoiser at every so many steps only: faster, not exact (default: 1).
         batch_size: Number of images that are drawn together (default: 4).
         callback: Called with the index and the result of each denoising step."""
     @overload
@@ -550,6 +555,7 @@ class TaskMethods:
         height: int | None = None,
         width: int | None = None,
         tiling: bool | None = None,
+        step_cache: int | None = None,
         batch_size: int | None = None,
         callback: Any = None,
     ) -> list[Image.Image | list[Image.Image]]: ...

@@ -12,8 +12,10 @@ from glassformer.core.inputs import LatentInputs
 from glassformer.diffusion import DDIM, ImageNoise, denoise
 from glassformer.diffusion.step_cache import StepCache
 from glassformer.errors import InvalidValueError, UnsupportedError
+from glassformer.tasks.drawing import DiffusionImageGenerator
 from glassformer.verify import perturb_parameters
 from glassformer.verify.inputs import random_inputs
+from tests.tasks.drawing_models import diffusion_bundle
 
 INSIDE = {"dit": "encoder.blocks.1", "pixart": "encoder.blocks.1", "latte": "encoder.blocks.1"}
 INSIDE |= {"unet_2d_condition": "encoder.levels.1"}
@@ -80,3 +82,28 @@ def test_other_models_and_values_are_one_error() -> None:
         StepCache(glassformer.tiny("dit"), 0)
     with pytest.raises(UnsupportedError):
         StepCache(glassformer.tiny("t5"), 2)
+
+
+@pytest.mark.parametrize("family", ["dit", "unet_2d_condition"])
+def test_the_distance_is_that_of_the_exact_prediction(family: str) -> None:
+    model, inputs, _ = tiny(family)
+    cached, plain = StepCache(model, 3, measured_call=2), StepCache(model, 3)
+    with torch.no_grad():
+        outputs = [[run(at(inputs, shift)) for shift in (0.0, 0.3, 0.5)] for run in (cached, plain)]
+        exact = model(at(inputs, 0.3))
+    assert all(map(torch.equal, *outputs))  # measuring changes nothing
+    assert cached.distance is not None and plain.distance is None
+    expected = (outputs[0][1] - exact).norm() / exact.norm()
+    torch.testing.assert_close(cached.distance, expected)
+    assert expected > 1e-4
+
+
+def test_a_drawing_reports_its_distance_once() -> None:
+    bundle = diffusion_bundle(classes=True)
+    options: dict[str, Any] = {"num_inference_steps": 6, "guidance_scale": 2.0}
+    exact, cached = (DiffusionImageGenerator(bundle, step_cache=k, **options) for k in (1, 2))
+    images = [generator.draw([0, 1], [1, 2]) for generator in (exact, cached, cached)]
+    assert not exact.notes and len(cached.notes) == 1
+    assert cached.notes[0].startswith("step_cache=2 moved the prediction of step 4 by ")
+    assert torch.equal(images[1], images[2]) and not torch.equal(images[0], images[1])
+    assert torch.equal(images[0], DiffusionImageGenerator(bundle, **options).draw([0, 1], [1, 2]))

@@ -77,6 +77,11 @@ class DiffusionOptions(TaskOptions):
     tiling: bool | None = setting(
         None, "Decode in overlapping tiles, which needs less memory (default: above 1024 x 1024 pixels)."
     )
+    step_cache: int | None = setting(
+        None,
+        "Run the inside of the denoiser at every so many steps only: faster, not exact (default: 1).",
+        interval="[1, 1000]",
+    )
     batch_size: int | None = setting(
         None, "Number of images that are drawn together (default: 4).", interval="[1, inf)", **PYTHON_ONLY
     )
