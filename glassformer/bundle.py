@@ -72,9 +72,9 @@ from glassformer.families.sidecars import (
     read_config,
     read_image_processor,
     read_job,
-    read_object,
 )
 from glassformer.inference.linear import WeightFormat
+from glassformer.json_text import read_object
 from glassformer.pretrained import model_folder
 from glassformer.tokenization import Tokenizer, load_tokenizer
 from glassformer.tokenization.folder import TOKENIZER_FILES
@@ -272,13 +272,6 @@ class Bundle:
                 softcap=module.softcap,
             )
         return kernels
-
-
-def resolve_device(device: str) -> str:
-    """Return the device; "auto" stands for a GPU if there is one, else the CPU."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return device
 
 
 def load(

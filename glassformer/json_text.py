@@ -3,7 +3,10 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
+
+from glassformer.errors import FileProblemError
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -17,6 +20,22 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file."""
+    try:
+        return parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FileProblemError(path, f"is not valid JSON ({error})") from None
+
+
+def read_object(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
+    """Read a JSON object from a file. missing_ok: return {} if the file does not exist."""
+    content = {} if missing_ok and not path.is_file() else read_json(path)
+    if not isinstance(content, dict):
+        raise FileProblemError(path, f"is a JSON {type(content).__name__}, not an object")
+    return content
 
 
 def convert_json(content: Any, convert: Callable[[Any], Any]) -> Any:

@@ -18,15 +18,9 @@ from glassformer.core.diffusion.model import DiffusionModel
 from glassformer.errors import MissingValueError, UnknownNameError, UnsupportedError
 from glassformer.families.lora_file import KOHYA, AdaptedPart, merge_lora_file
 from glassformer.families.registry import families, family_of_spec
-from glassformer.families.sidecars import (
-    INDEX_FILE,
-    JOB_FILE,
-    SCHEDULER_FILE,
-    read_config,
-    read_job,
-    read_object,
-)
+from glassformer.families.sidecars import INDEX_FILE, JOB_FILE, SCHEDULER_FILE, read_config, read_job
 from glassformer.families.single_file import other_names
+from glassformer.json_text import read_object
 from glassformer.tokenization import load_tokenizer
 from glassformer.tokenization.folder import CONFIG as TOKENIZER_CONFIG
 from glassformer.weights.atomic_write import atomic_write, make_folder

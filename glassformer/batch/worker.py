@@ -12,7 +12,8 @@ import torch
 
 from glassformer.batch.plan import BatchPlan, BatchRequest, RowBlock, open_input
 from glassformer.batch.storage import Location
-from glassformer.bundle import load, resolve_device
+from glassformer.bundle import load
+from glassformer.core.precision import resolve_device
 from glassformer.data.row_errors import Invalid
 from glassformer.data.tables import InputTable, TableRow, TableWriter
 from glassformer.errors import GlassformerError

@@ -177,7 +177,7 @@ def _run_checkpoints(folders: list[Path], last: int | None, best: int | None) ->
 
 
 def _check_same_model(first: Path, folder: Path) -> None:
-    from glassformer.families.config import read_json
+    from glassformer.json_text import read_json
 
     for name in SAME_FILES:
         expected, file = first / name, folder / name

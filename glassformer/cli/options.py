@@ -243,7 +243,7 @@ def read_json_schema(path: Path | None) -> dict[str, Any]:
     """Read the file of --json-schema; return it as a keyword argument of a task."""
     if path is None:
         return {}
-    from glassformer.families.sidecars import read_object
+    from glassformer.json_text import read_object
 
     if not path.is_file():
         raise FileMissingError(path)
@@ -263,9 +263,7 @@ def load_model(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    from glassformer.bundle import resolve_device
-
-    return load_or_build(model, device=resolve_device(device), dtype=dtype, mmap=mmap)
+    return load_or_build(model, device=device, dtype=dtype, mmap=mmap)
 
 
 def load_or_build(
@@ -280,19 +278,19 @@ def load_or_build(
     import torch
 
     from glassformer.bundle import Bundle, load
-    from glassformer.core.precision import resolve_dtype
+    from glassformer.core.precision import resolve_device, resolve_dtype
     from glassformer.families import registry
 
-    path = locate_model(model)
+    path, where = locate_model(model), resolve_device(device)
     if not model.startswith(TINY) and (path.exists() or "/" in model):
-        return load(path, dtype=dtype, device=check_device(device), mmap=mmap)
+        return load(path, dtype=dtype, device=where, mmap=mmap)
     from glassformer.api import build, tiny
 
     if model.startswith(TINY):
         torch.manual_seed(0)
         fresh = tiny(model.removeprefix(TINY))
-        stored = resolve_dtype(None if dtype == "stored" else dtype, check_device(device))
-        return Bundle(model=fresh.to(device=device, dtype=stored).eval())
+        stored = resolve_dtype(None if dtype == "stored" else dtype, where)
+        return Bundle(model=fresh.to(device=where, dtype=stored).eval())
     presets = registry.presets()
     if model not in presets:
         known = [*pretrained.names(), *(presets if allow_presets else ())]
@@ -327,19 +325,6 @@ def locate_model(model: str) -> Path:
     if pretrained.is_shipped(model) and path == Path(model):
         message(f"note: using the local folder ./{model}, not the shipped model {model}")
     return path
-
-
-def check_device(name: str) -> str:
-    """Return the name of a device; raise if it is not available."""
-    import torch
-
-    try:
-        if not torch.empty(0, device=name).is_meta:  # meta tensors have no data, so nothing can run there
-            return name
-    except (RuntimeError, AssertionError):
-        pass
-    hint = "`glassformer env` lists the devices"
-    raise UnsupportedError(subject="this machine", feature=f"the device {name!r}", hint=hint)
 
 
 def resolve_language(bundle: Bundle, language: str) -> str:

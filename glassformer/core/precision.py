@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from glassformer.errors import UnknownNameError, UnsupportedError
+from glassformer.errors import InvalidValueError, UnknownNameError, UnsupportedError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DTYPE_ALIASES = {
@@ -78,3 +78,16 @@ def resolve_dtype(
         if not cpu_supports(name):
             raise UnsupportedError("this CPU", f"{name} matrix products", hint="use float32, or a GPU")
     return dtype
+
+
+def resolve_device(name: str, setting: str = "device") -> torch.device:
+    """Return a device that can compute; "auto" is a GPU if there is one. setting: its name in errors."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        if not torch.empty(0, device=device).is_meta:  # meta tensors have no data
+            return device
+    except (RuntimeError, AssertionError):
+        pass
+    raise InvalidValueError(setting, name, "an available device", "`glassformer env` lists the devices")

@@ -28,7 +28,7 @@ from glassformer.data.sources import (
 )
 from glassformer.data.store import Store
 from glassformer.errors import FileMissingError, FileProblemError, InvalidValueError
-from glassformer.json_text import parse_json
+from glassformer.json_text import read_json
 
 _IMAGE_NAMES = ("image", "path", "file", "file_name", "filename", "image_path", "img")
 _CAPTION_NAMES = ("caption", "text", "title", "description", "name")
@@ -119,7 +119,7 @@ class ImageQuestionSource(CaptionSource):
 def _read_coco(path: Path) -> list[tuple[str, ...]]:
     """Read pairs of COCO's caption format; captions may also be lists in the image entries."""
     try:
-        data: Any = parse_json(path.read_text(encoding="utf-8"))
+        data: Any = read_json(path)
         names = {image["id"]: str(image["file_name"]) for image in data["images"]}
         pairs: list[tuple[str, ...]] = [
             (names[entry["image_id"]], str(entry["caption"]).strip())

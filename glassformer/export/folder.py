@@ -9,8 +9,7 @@ from typing import Any
 
 from glassformer.bundle import Bundle, sidecar_files
 from glassformer.errors import FileExistsAlreadyError, FileMissingError
-from glassformer.families.sidecars import read_object
-from glassformer.json_text import as_list
+from glassformer.json_text import as_list, read_object
 from glassformer.messages import list_some
 from glassformer.tokenization import code_languages, tag_ids, tag_languages, tag_position
 

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from glassformer.errors import FileProblemError, GlassformerError, InvalidValueError, MissingValueError
-from glassformer.json_text import parse_json
+from glassformer.errors import GlassformerError, InvalidValueError, MissingValueError
+from glassformer.json_text import read_json
 from glassformer.weights.store import open_weights
 
 Value = TypeVar("Value")
@@ -136,11 +136,3 @@ class Config:
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise InvalidValueError(f"{self.where}: {key}", value, f"a value of type {kind.__name__}")
         return value
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file."""
-    try:
-        return parse_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise FileProblemError(path, f"is not valid JSON ({error})") from None

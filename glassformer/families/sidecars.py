@@ -11,9 +11,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from glassformer.errors import FileProblemError, InvalidValueError, UnknownNameError
-from glassformer.families.config import read_json
-from glassformer.json_text import as_list
+from glassformer.errors import InvalidValueError, UnknownNameError
+from glassformer.json_text import as_list, read_object
 from glassformer.schema import MAX_INT, describe_type, matches_type, union_members
 
 JOB_FILE = "job.json"
@@ -115,17 +114,9 @@ class JobInfo:
         }
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file."""
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise FileProblemError(path, f"expected a JSON object, not {type(content).__name__}")
-    return content
-
-
 def read_config(path: Path) -> dict[str, Any]:
     """Read a published config and validate its token ids; return {} if the file does not exist."""
-    config = read_object(path) if path.is_file() else {}
+    config = read_object(path, missing_ok=True)
     for name, value in config.items():
         ids = as_list(value)
         if name.endswith("_token_id") and not all(matches_type(i, int) and abs(i) <= MAX_INT for i in ids):
@@ -148,7 +139,7 @@ def read_image_processor(folder: Path) -> dict[str, Any] | None:
     transformers 5 writes for models that also read texts.
     """
     path = folder / PROCESSOR_FILE
-    config = read_object(path).get("image_processor") if path.is_file() else None
+    config = read_object(path, missing_ok=True).get("image_processor")
     if not isinstance(config, dict):
         path = folder / IMAGE_PROCESSOR_FILE
         if not path.is_file():

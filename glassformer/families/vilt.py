@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from glassformer.core import spec
 from glassformer.families.family import Builder, Family, preset, spec_options
-from glassformer.families.image_encoder import KEYS, LAYER, QUERIES, Size, as_pair, square_sizes
+from glassformer.families.image_encoder import KEYS, LAYER, QUERIES, Size, image_encoder, square_sizes
 from glassformer.families.keys import Head, Key, Rule, fixed
 from glassformer.families.rows import layer_rows, rename_modules
 from glassformer.weights.ops import Ignored, Op, Rename
@@ -39,42 +40,36 @@ def vilt(
     image_size: of the table of patch positions, which are interpolated for images of other sizes.
     image_kinds: number of trained vectors for images: one for each image of a text.
     """
-    norm = spec.LayerNormSpec(eps=norm_eps)
-    biases: tuple[Any, ...] = ("q", "k", "v", "out") if qkv_bias else ("out",)
-    return spec.EncoderOnlySpec(
+    vision = image_encoder(
+        image_size=image_size,
+        patch_size=patch_size,
+        channels=channels,
+        d_model=d_model,
+        num_heads=num_heads,
+        d_ff=d_ff,
+        num_layers=num_layers,
+        activation=activation,
+        norm_eps=norm_eps,
+        dropout=dropout,
+        attention_dropout=attention_dropout,
+        qkv_bias=qkv_bias,
+        interpolate=True,
+    )
+    text = spec.TokensSpec(
+        vocab_size=vocab_size,
+        position=spec.LearnedSpec(max_len=max_len),
+        types=types,
+        norm=vision.encoder.final_norm,
+        dropout=dropout,
+        pad_id=pad_id,
+    )
+    patches: Any = vision.input
+    return replace(
+        vision,
         input=spec.TokensAndPatchesSpec(
-            text=spec.TokensSpec(
-                vocab_size=vocab_size,
-                position=spec.LearnedSpec(max_len=max_len),
-                types=types,
-                norm=norm,
-                dropout=dropout,
-                pad_id=pad_id,
-            ),
-            image=spec.ImagePatchesSpec(
-                image_size=as_pair(image_size),
-                patch_size=as_pair(patch_size),
-                channels=channels,
-                dropout=dropout,
-                interpolate=True,
-                interpolation="bilinear",
-            ),
-            image_kinds=image_kinds,
-        ),
-        encoder=spec.StackSpec(
-            d_model=d_model,
-            num_layers=num_layers,
-            block=spec.BlockSpec(
-                attention=spec.AttentionSpec(num_heads=num_heads, biases=biases, dropout=attention_dropout),
-                feed_forward=spec.FeedForwardSpec(d_ff=d_ff, activation=activation),
-                norm=norm,
-                wiring="pre",
-                dropout=dropout,
-            ),
-            final_norm=norm,
+            text=text, image=replace(patches, interpolation="bilinear"), image_kinds=image_kinds
         ),
         head=head or spec.PoolerClassifySpec(num_labels=num_labels, hidden_dim=2 * d_model),
-        init=spec.NormalSpec(std=0.02),
     )
 
 

@@ -15,7 +15,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from glassformer.bundle import load, resolve_device
+from glassformer.bundle import load
+from glassformer.core.precision import resolve_device
 from glassformer.errors import MissingDependencyError, MissingValueError
 from glassformer.inference.memory import limit_onednn_cache
 from glassformer.pretrained import resolve_name

@@ -17,7 +17,7 @@ from typing import Any
 from tokenizers import AddedToken
 
 from glassformer.errors import FileMissingError, FileProblemError, GlassformerError, InvalidValueError
-from glassformer.json_text import parse_json
+from glassformer.json_text import read_object
 
 ROLES = ("pad", "bos", "eos", "unk", "cls", "sep", "mask")
 CONFIG = "tokenizer_config.json"
@@ -74,23 +74,9 @@ def read_text(path: Path) -> str:
         raise FileProblemError(path, f"is not UTF-8 text (byte {error.start})") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read the JSON object in a file; return an empty dict if the file does not exist."""
-    if not path.is_file():
-        return {}
-    text = read_text(path)
-    try:
-        value = parse_json(text)
-    except ValueError as error:
-        raise FileProblemError(path, f"is not valid JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise FileProblemError(path, f"is a JSON {type(value).__name__}, not an object")
-    return value
-
-
 def read_vocabulary(path: Path) -> dict[str, int]:
     """Read a JSON object that maps tokens to unique ids."""
-    vocabulary = read_json(path)
+    vocabulary = read_object(path, missing_ok=True)
     tokens: dict[int, str] = {}
     for token, index in vocabulary.items():
         if not isinstance(index, int) or index < 0:
@@ -133,8 +119,10 @@ class TokenizerConfig:
     @classmethod
     def read(cls, folder: Path) -> "TokenizerConfig":
         """Read the JSON files of a model folder; missing files are ignored."""
-        config, special_map = read_json(folder / CONFIG), read_json(folder / SPECIAL_MAP)
-        model, generation = read_json(folder / "config.json"), read_json(folder / "generation_config.json")
+        names = (CONFIG, SPECIAL_MAP, "config.json", "generation_config.json")
+        config, special_map, model, generation = (
+            read_object(folder / name, missing_ok=True) for name in names
+        )
 
         roles: dict[str, AddedToken | None] = {}
         for path, source in ((folder / SPECIAL_MAP, special_map), (folder / CONFIG, config)):
@@ -218,7 +206,7 @@ def _added(
         token = _token(value, path, f"added_tokens_decoder.{key}", special=False)
         tokens[token.content] = (int(key), token)
 
-    for content, index in read_json(folder / ADDED).items():
+    for content, index in read_object(folder / ADDED, missing_ok=True).items():
         if not isinstance(index, int):
             raise InvalidValueError(f"{folder / ADDED}: {content}", index, "an id")
         if content not in tokens:

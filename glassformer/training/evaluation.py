@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from glassformer.bundle import load
+from glassformer.core.precision import resolve_device
 from glassformer.data.readers import (
     LANGUAGE_COLUMN,
     UTF8,
@@ -31,11 +32,11 @@ from glassformer.errors import (
     NonFiniteError,
     UnknownNameError,
 )
-from glassformer.families.sidecars import JOB_FILE, read_job, read_object
+from glassformer.families.sidecars import JOB_FILE, read_job
+from glassformer.json_text import read_object
 from glassformer.pretrained import model_folder
 from glassformer.schema import field_types
 from glassformer.training.data_cache import Log, no_log
-from glassformer.training.hardware import device_for
 from glassformer.training.job import create_job
 from glassformer.training.jobs import current_name, find_job
 from glassformer.training.recipe import BatchLimits, parse_recipe, with_overrides
@@ -107,7 +108,7 @@ def evaluate_files(
     parsed = parse_recipe(with_overrides(recipe, overrides))
     if parsed.batch_warning:
         log(parsed.batch_warning)
-    where = device_for(device)
+    where = resolve_device(device, "training.device")
     with TemporaryDirectory(prefix="glassformer-") as temporary:
         created = create_job(parsed, Path(temporary), no_log)
         created.base = base
@@ -173,7 +174,7 @@ def job_of_model(folder: Path) -> str:
     """Return the job that a model folder was trained for."""
     if not folder.is_dir():
         raise FileMissingError(folder, "model folder", "give a model folder, e.g. runs/x/model")
-    job = read_object(folder / JOB_FILE).get("job") if (folder / JOB_FILE).is_file() else None
+    job = read_object(folder / JOB_FILE, missing_ok=True).get("job")
     if not isinstance(job, str):
         raise MissingValueError("job", f"since '{folder}' does not say what its model does")
     return job

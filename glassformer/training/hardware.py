@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from glassformer.core.precision import resolve_dtype
-from glassformer.errors import InvalidValueError
 from glassformer.inference.memory import limit_onednn_cache
 from glassformer.training.recipe import TrainingOptions
 
@@ -79,19 +78,6 @@ class Hardware:
             matrix @ matrix
             fastest = min(fastest, time.perf_counter() - start)
         return UTILIZATION * 2 * 512**3 / fastest
-
-
-def device_for(name: str) -> torch.device:
-    """Return the device that a recipe names; `auto` is a GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        if not torch.empty(0, device=device).is_meta:
-            return device
-    except (RuntimeError, AssertionError):
-        pass
-    raise InvalidValueError("training.device", name, "an available device", "`glassformer env` lists devices")
 
 
 def dtype_of(options: TrainingOptions, device: torch.device) -> torch.dtype:

@@ -15,6 +15,7 @@ from glassformer.core import spec
 from glassformer.errors import UnsupportedError
 from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE, JobInfo
 from glassformer.families.vision_language import join
+from glassformer.json_text import read_object
 from glassformer.processors.text import require_tokenizer
 from glassformer.tokenization import Tokenizer, load_tokenizer
 from glassformer.training.model_setup import build_initialized
@@ -120,14 +121,14 @@ def with_image_token(tokenizer: Tokenizer) -> Tokenizer:
             raise UnsupportedError(
                 "this tokenizer", "a token for images", hint="convert it to tokenizer.json"
             )
-        content = json.loads(path.read_text("utf-8"))
+        content = read_object(path)
         if tokenizer.token_id(IMAGE) is None:
             flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
             added = {"id": tokenizer.vocab_size, "content": IMAGE, "special": True, **flags}
             content["added_tokens"].append(added)
             path.write_text(json.dumps(content), "utf-8")
         config = folder / "tokenizer_config.json"
-        values = json.loads(config.read_text("utf-8")) if config.is_file() else {}
+        values = read_object(config, missing_ok=True)
         config.write_text(json.dumps({**values, "chat_template": TEMPLATE}), "utf-8")
         (folder / "chat_template.jinja").unlink(missing_ok=True)
         extended = load_tokenizer(folder)

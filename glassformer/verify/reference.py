@@ -25,7 +25,7 @@ from glassformer.core.series.distributions import DISTRIBUTIONS
 from glassformer.errors import MissingDependencyError, UnknownNameError, UnsupportedError
 from glassformer.families.config import Config
 from glassformer.families.registry import families, family_of_spec
-from glassformer.families.sidecars import read_object
+from glassformer.json_text import read_object
 from glassformer.verify.comparison import (
     CheckResult,
     Tolerance,
