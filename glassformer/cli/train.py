@@ -152,9 +152,8 @@ def _estimate(recipe: Recipe) -> None:
     from glassformer.bundle import Bundle
     from glassformer.cli.model_summary import draw_model, summarize_model
     from glassformer.core.model import DecoderOnly, EncoderDecoder, EncoderOnly
-    from glassformer.core.precision import resolve_device
     from glassformer.training.distributed import SingleProcess
-    from glassformer.training.hardware import configure_torch
+    from glassformer.training.hardware import configure_torch, device_for
     from glassformer.training.logging.console import format_duration
     from glassformer.training.logging.run_log import RunLog, peak_memory
     from glassformer.training.run import prepare_job
@@ -164,7 +163,7 @@ def _estimate(recipe: Recipe) -> None:
     screen = console()
     with TemporaryDirectory(prefix="glassformer-") as name:
         folder = Path(name)
-        device = resolve_device(recipe.training.device, "training.device")
+        device = device_for(recipe.training.device)
         job = prepare_job(recipe, folder, device, message)
         settings = job.recipe.training
         configure_torch(settings, device)

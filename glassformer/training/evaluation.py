@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from glassformer.bundle import load
-from glassformer.core.precision import resolve_device
 from glassformer.data.readers import (
     LANGUAGE_COLUMN,
     UTF8,
@@ -37,6 +36,7 @@ from glassformer.json_text import read_object
 from glassformer.pretrained import model_folder
 from glassformer.schema import field_types
 from glassformer.training.data_cache import Log, no_log
+from glassformer.training.hardware import device_for
 from glassformer.training.job import create_job
 from glassformer.training.jobs import current_name, find_job
 from glassformer.training.recipe import BatchLimits, parse_recipe, with_overrides
@@ -108,7 +108,7 @@ def evaluate_files(
     parsed = parse_recipe(with_overrides(recipe, overrides))
     if parsed.batch_warning:
         log(parsed.batch_warning)
-    where = resolve_device(device, "training.device")
+    where = device_for(device)
     with TemporaryDirectory(prefix="glassformer-") as temporary:
         created = create_job(parsed, Path(temporary), no_log)
         created.base = base

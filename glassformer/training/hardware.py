@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from glassformer.core.precision import resolve_dtype
+from glassformer.core.precision import resolve_device, resolve_dtype
 from glassformer.inference.memory import limit_onednn_cache
 from glassformer.training.recipe import TrainingOptions
 
@@ -78,6 +78,11 @@ class Hardware:
             matrix @ matrix
             fastest = min(fastest, time.perf_counter() - start)
         return UTILIZATION * 2 * 512**3 / fastest
+
+
+def device_for(name: str) -> torch.device:
+    """Return the device that a recipe names; `auto` is a GPU if there is one."""
+    return resolve_device(name, "training.device")
 
 
 def dtype_of(options: TrainingOptions, device: torch.device) -> torch.dtype:

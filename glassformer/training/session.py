@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from glassformer.core.precision import resolve_device
 from glassformer.errors import ConflictError, GlassformerError
 from glassformer.pretrained import BEST, LOCK, MODEL, RECIPE, REQUEST, check_run_folder
 from glassformer.training.checkpoint import recover_folder
 from glassformer.training.data_cache import NOTE
 from glassformer.training.distributed import Parallel, parallel_from_environment
+from glassformer.training.hardware import device_for
 from glassformer.training.lock import HOLDER, RunLock
 from glassformer.training.logging.history import METRICS_FILE, read_history
 from glassformer.training.recipe import TrainingOptions
@@ -52,8 +52,7 @@ class Session:
 @contextmanager
 def open_session(folder: Path, options: TrainingOptions) -> Iterator[Session]:
     """Join the process group, lock the run folder and handle stop signals; every rank calls it."""
-    device = resolve_device(options.device, "training.device")
-    parallel = parallel_from_environment(options.parallel, device)
+    parallel = parallel_from_environment(options.parallel, device_for(options.device))
     try:
         if parallel.main:
             check_run_folder(folder)

@@ -29,7 +29,6 @@ from glassformer.bundle import Bundle, load, save
 from glassformer.core.build import matches_spec, unique_state_dict
 from glassformer.core.lora import merge_lora, remove_lora
 from glassformer.core.model import AnyModel
-from glassformer.core.precision import resolve_device
 from glassformer.data import DataPosition
 from glassformer.data.batches import ROW_SEPARATOR
 from glassformer.errors import (
@@ -69,6 +68,7 @@ from glassformer.training.hardware import (
     autocast,
     compile_learner,
     configure_torch,
+    device_for,
     dtype_of,
     peak_flops,
 )
@@ -527,7 +527,7 @@ class Trainer:
         """
         if dataset is None and self.plan.validate is None:
             raise MissingValueError("dataset", "to evaluate", "pass one, or eval_dataset to the trainer")
-        device = resolve_device(self.options.device, "training.device")
+        device = device_for(self.options.device)
         training = self.model.training
         self.model.to(device).eval()
         try:
