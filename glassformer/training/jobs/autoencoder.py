@@ -71,7 +71,7 @@ class AutoencoderLearner(Learner):
 
 
 class CodeRevival(TrainerCallback):
-    """Now and then, move codes that no image uses to vectors that images have.
+    """After the first step and then now and then, move codes that no image uses to vectors that images have.
 
     The images are chosen by the seed and the step, so that a resumed run does the same.
     """
@@ -86,7 +86,8 @@ class CodeRevival(TrainerCallback):
     @torch.no_grad()
     def on_step_end(self, trainer: Any, metrics: Any) -> None:
         step, codebook = metrics.step, trainer.model.bottleneck
-        if step % REVIVAL_STEPS or step > REVIVAL_END * trainer.max_steps:
+        due = step == 1 or step % REVIVAL_STEPS == 0
+        if not due or step > max(1, REVIVAL_END * trainer.max_steps):
             return
         draws = np.random.default_rng((self.seed, step))
         count = min(len(self.examples), SAMPLED_IMAGES)
