@@ -253,6 +253,7 @@ SPECS = {
     "convolution": "Convolutional levels, autoencoders and UNets",
     "architectures": "Models",
     "image_architectures": "Models of images",
+    "pipelines": "Models that draw",
 }  # the modules of `core.spec`, in the order of the page
 
 
