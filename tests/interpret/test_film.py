@@ -119,6 +119,22 @@ def test_interventions_apply_from_their_step_on(bundle: Bundle, name: str) -> No
                 read_tensor(changed, f"step.{n}.{CROSS[name]}.weights", "0,:,:,1").values for n in (1, 2)
             ]
             assert weights[0].min() > 0 and weights[1].max() == 0
+            expected = clean_without_word(bundle, name, plain.film.latents[2], 2, 1)
+            assert torch.allclose(changed.film.clean[2], expected, atol=1e-4)
+
+
+@torch.no_grad()
+def clean_without_word(bundle: Bundle, name: str, x: Tensor, step: int, word: int) -> Tensor:
+    """The clean sample that is predicted if only the row with the prompt does not see the word."""
+    task = DiffusionImageGenerator(bundle, num_inference_steps=STEPS, guidance_scale=7.5)
+    condition, negative = (dict(fields) for fields in task.conditions(task.load([PROMPTS[name]])))
+    mask = condition.get("text_mask", torch.ones(1, condition["text"].shape[1], dtype=torch.bool)).clone()
+    mask[:, word] = False
+    timestep = task.sampler.timesteps[step]
+    rows = [LatentInputs(x, timestep, **fields) for fields in ({**condition, "text_mask": mask}, negative)]
+    shown, without = (bundle.model(row)[:, : x.shape[1]] for row in rows)
+    output = without + 7.5 * (shown - without)
+    return task.sampler.step(output, step, x).pred_original_sample
 
 
 def test_a_head_that_is_off_contributes_zeros(bundle: Bundle, name: str) -> None:
