@@ -37,6 +37,7 @@ FORMER_DEFAULTS: dict[str, tuple[object, ...]] = {
     "data.max_len": (128, 64),
     "data.horizon": (96,),
     "training.max_grad_norm": (1.0,),
+    "training.ema": (0.0,),
 }
 
 

@@ -73,7 +73,7 @@ def test_old_run_resumes_without_naming_former_defaults(old, tmp_path):
     """Version 0.2.0 also recorded the defaults of a command."""
     file = tmp_path / "run/request.json"
     request = json.loads(file.read_text())
-    recorded = {**request, "training": {**request["training"], "max_grad_norm": 1.0}}
+    recorded = {**request, "training": {**request["training"], "max_grad_norm": 1.0, "ema": 0.0}}
     file.write_text(json.dumps(recorded))
     for max_grad_norm, same in ((2.0, False), (None, True)):
         training = {**request["training"], "max_steps": 3, "max_grad_norm": max_grad_norm}
