@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 FOLDER = Path("runs/benchmarks")  # below the working directory
-LIBRARIES = ("torch", "transformers", "ctranslate2", "triton", "numpy", "accelerate")
+LIBRARIES = ("torch", "transformers", "ctranslate2", "triton", "numpy", "accelerate", "diffusers")
 RECORDING = "GLASSFORMER_BENCHMARK"  # set in the environment of child processes, which do not record
 samples: list[dict[str, object]] = []
 

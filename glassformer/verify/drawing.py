@@ -16,7 +16,9 @@ from glassformer.diffusion.step_cache import StepCache
 from glassformer.errors import ConflictError
 from glassformer.families.sidecars import SCHEDULER_FILE
 from glassformer.tasks.drawing import with_sampler
+from glassformer.tasks.image_tokens import TokenImageGenerator
 from glassformer.verify.comparison import (
+    TOLERANCES,
     CheckResult,
     Status,
     Tolerance,
@@ -73,6 +75,8 @@ def checks_of_drawing(checks: Mapping[str, Check], bundle: Bundle) -> dict[str, 
             "together = alone": together_equals_alone,
             "step cache near exact": step_cache_near_exact,
         }
+    elif "decoder" in bundle.models():
+        found["together = alone"] = tokens_together_equal_alone
     return found
 
 
@@ -111,6 +115,25 @@ def together_equals_alone(bundle: Bundle, name: str) -> CheckResult:
     differences = [relative_error(together, alone), 0.0 if distance else float("inf")]
     note = f"{len(SEEDS)} seeds, {STEPS} steps, guidance {GUIDANCE:g}; two seeds differ by {distance:.1e}"
     return check_result(name, differences, tolerance, note)
+
+
+@torch.inference_mode()
+def tokens_together_equal_alone(bundle: Bundle, name: str) -> CheckResult:
+    """Sample the codes of images together, and each alone from its seed; the texts have unequal lengths."""
+    model: Any = bundle.model
+    if next(model.parameters()).dtype != torch.float32:
+        return skipped(name, "in half precision, rounding may change which code is sampled")
+    spec = model.spec
+    texts = [[0], [0] * min(3, spec.max_text_len)]
+    classes = [[0], [(spec.num_classes or 1) - 1]]
+    prompts = [spec.prompt(ids) for ids in (texts if spec.num_classes is None else classes)]
+    generator = TokenImageGenerator(bundle, guidance_scale=GUIDANCE)
+    together = generator.draw(prompts, SEEDS)
+    pairs = zip(prompts, SEEDS, strict=True)
+    alone = torch.cat([generator.draw([prompt], [seed]) for prompt, seed in pairs])
+    differences = [relative_error(together, alone)]
+    note = f"{len(SEEDS)} seeds, sampled with guidance {GUIDANCE:g}"
+    return check_result(name, differences, Tolerance(TOLERANCES[torch.float32]), note)
 
 
 def step_cache_near_exact(bundle: Bundle, name: str) -> CheckResult:

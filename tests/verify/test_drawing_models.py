@@ -12,8 +12,10 @@ from torch import Tensor
 import glassformer
 from glassformer.diffusion import ImageNoise, SamplerStep
 from glassformer.diffusion.samplers import DiffusionSampler
+from glassformer.tasks.image_tokens import TokenImageGenerator
 from glassformer.verify import all_checks, verify
 from tests.tasks.test_drawing import stable_diffusion  # noqa: F401 (a fixture)
+from tests.tasks.test_image_tokens import classes, texts  # noqa: F401 (fixtures)
 
 
 def run(bundle: Any, name: str) -> Any:
@@ -61,6 +63,22 @@ def test_a_step_that_is_not_finite_fails(stable_diffusion: Any, monkeypatch: pyt
 
     monkeypatch.setattr(DiffusionSampler, "step", step)
     assert run(bundle, "samplers are finite").status == "failed"
+
+
+def test_image_tokens_drawn_together_equal_those_drawn_alone(
+    texts: Any,  # noqa: F811
+    classes: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for bundle in (texts, classes):
+        assert run(bundle, "together = alone").status == "passed"
+    original = TokenImageGenerator.sample
+
+    def sample(self: TokenImageGenerator, prompts: Any, seeds: Any, *args: Any) -> Tensor:
+        return original(self, prompts, [seed + len(prompts) for seed in seeds], *args)
+
+    monkeypatch.setattr(TokenImageGenerator, "sample", sample)
+    assert run(texts, "together = alone").status == "failed"
 
 
 def test_the_command_shows_parts(stable_diffusion: Any, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
