@@ -108,13 +108,16 @@ class DiffusionJob(Job[Data]):
             if self.fine_tuning and getattr(model, name) is not None:
                 raise ConflictError(("model.folder", f"model.{name}"), "the model has its own")
 
-    def new_spec(self, channels: int, side: int, **condition: Any) -> specs.DiffusionModelSpec:
-        """Return the spec of a new model for square images. condition: the options of its condition."""
+    def new_spec(
+        self, channels: int, side: int, condition: Mapping[str, Any], **text: Any
+    ) -> specs.DiffusionModelSpec:
+        """Return the spec of a new model for square images.
+
+        condition: options of the denoiser for its condition. text: fields of the spec for texts.
+        """
         autoencoder: Any = None if self.autoencoder is None else self.autoencoder.spec
-        if autoencoder is not None:
-            channels = autoencoder.latents.channels
+        channels = channels if autoencoder is None else autoencoder.latents.channels
         sizes = {"image_size": side // self.stride, "channels": channels, "out_channels": channels}
-        text = {name: condition.pop(name) for name in [*condition] if name not in ("num_classes", "text_dim")}
         fixed = supported_options(self.preset, {**sizes, **condition})
         denoiser: Any = new_model_spec(replace(self.recipe.model, preset=self.preset), fixed)
         return specs.DiffusionModelSpec(denoiser=denoiser, autoencoder=autoencoder, **text)

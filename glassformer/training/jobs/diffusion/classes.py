@@ -73,7 +73,8 @@ class DrawClasses(DiffusionJob[ClassImageData], ImageFolderJob[ClassImageData]):
         if self.data.image_size is not None or self.base_side is not None:
             return height, width
         side = min(height, width) // self.multiple * self.multiple
-        return (self.check_size(side or height, side or width), side)
+        self.check_size(*((side, side) if side else (height, width)))
+        return side, side
 
     def finish_split(self, folder: Path, shape: tuple[int, int, int]) -> None:
         self.store_latents(folder, shape)
@@ -93,7 +94,7 @@ class DrawClasses(DiffusionJob[ClassImageData], ImageFolderJob[ClassImageData]):
         if self.base_spec is not None:
             return self.base_spec
         _, side, channels = self.train_set.shape
-        return self.new_spec(channels, side, num_classes=len(self.classes), text_dim=None)
+        return self.new_spec(channels, side, {"num_classes": len(self.classes), "text_dim": None})
 
     def build(self) -> Bundle:
         channels = self.train_set.shape[2]

@@ -138,8 +138,7 @@ class DrawTexts(DiffusionJob[TextImageData], ImageTextJob[TextImageData]):
         return self.new_spec(
             3,
             self.image_size[0],
-            num_classes=None,
-            text_dim=text.encoder.d_model,
+            {"num_classes": None, "text_dim": text.encoder.d_model},
             text_encoder=text,
             text_len=None if padded else self.max_len,
             mask_padding=not padded,
