@@ -7,6 +7,32 @@ export interface AblateHead {
   head: number;
 }
 
+/** POST /animate: draw videos from texts or classes. A prompt is a text or, for a model of classes, the name or number of a class. The same seed gives the same video alone and among others. A video is an animated PNG file, which contains all settings, an animated WebP file or an MP4 file. */
+export interface AnimateRequest {
+  model?: string | null;
+  prompt: string;
+  num_frames?: number | null;
+  fps?: number | null;
+  output_format?: "png" | "webp" | "mp4" | null;
+  num_images_per_prompt?: number | null;
+  seed?: number | null;
+  guidance_scale?: number | null;
+  negative_prompt?: string | null;
+  num_inference_steps?: number | null;
+  sampler?: string | null;
+  height?: number | null;
+  width?: number | null;
+  tiling?: boolean | null;
+  step_cache?: number | null;
+}
+
+/** The videos of a prompt: files in base64, and the seed of each. */
+export interface AnimateResponse {
+  model: string;
+  videos: string[];
+  seeds: number[];
+}
+
 /** A span of the context: its text, character offsets [start, end) and probability. no_answer: the probability that the context has no answer, if the model was trained to predict this. */
 export interface Answer {
   text: string;
@@ -368,6 +394,35 @@ export interface DrawOutcome {
   modulation: string | null;
 }
 
+/** POST /draw: draw images from texts or classes. A prompt is a text or, for a model of classes, the name or number of a class. The same seed gives the same image alone and among others. With an image, drawing starts from it, and a mask limits what is redrawn. PNG files contain all settings. */
+export interface DrawRequest {
+  model?: string | null;
+  prompt: string;
+  image?: string | null;
+  strength?: number | null;
+  mask?: string | null;
+  temperature?: number | null;
+  top_k?: number | null;
+  top_p?: number | null;
+  num_images_per_prompt?: number | null;
+  seed?: number | null;
+  guidance_scale?: number | null;
+  negative_prompt?: string | null;
+  num_inference_steps?: number | null;
+  sampler?: string | null;
+  height?: number | null;
+  width?: number | null;
+  tiling?: boolean | null;
+  step_cache?: number | null;
+}
+
+/** The images of a prompt: PNG files in base64, which contain all settings, and the seed of each. */
+export interface DrawResponse {
+  model: string;
+  images: string[];
+  seeds: number[];
+}
+
 /** An attention layer of a denoiser. grid: rows and columns of its queries. */
 export interface DrawingAttention {
   name: string;
@@ -607,6 +662,28 @@ export interface ImageAnswer {
   warnings?: "unknown_words"[];
 }
 
+/** A PNG file in base64, which contains all settings. seed: of this image. */
+export interface ImageData {
+  b64_json: string;
+  seed: number;
+}
+
+/** POST /v1/images/generations, as OpenAI defines it. `user` has no effect; images are returned in base64. size: width x height in pixels, or `auto`, the model's own. `seed`, `steps`, `guidance`, `negative_prompt` and `sampler` are extensions. */
+export interface ImageGenerationRequest {
+  model?: string | null;
+  prompt: string;
+  n?: number | null;
+  size?: string | null;
+  response_format?: "b64_json" | "url" | null;
+  output_format?: "png" | null;
+  user?: string | null;
+  seed?: number | null;
+  steps?: number | null;
+  guidance?: number | null;
+  negative_prompt?: string | null;
+  sampler?: string | null;
+}
+
 /** How a model splits an image into patches. patch: height, width. grid: rows, columns. */
 export interface ImageInfo {
   height: number;
@@ -625,6 +702,15 @@ export interface ImagePart {
 export interface ImageUrl {
   url: string;
   detail?: "auto" | "low" | "high" | null;
+}
+
+/** The images of a request. created: seconds since 1970. size: width x height. */
+export interface ImagesResponse {
+  created: number;
+  data: ImageData[];
+  output_format?: "png";
+  size: string;
+  model: string;
 }
 
 /** The output is a JSON object. */
@@ -1278,7 +1364,7 @@ export interface TraceInfo {
   unread: string[];
 }
 
-/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with two towers compares an image with a text. question, context: the input of a question-answering model; a question about an image has no context. points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image; by default its center. seed, num_inference_steps, guidance_scale: of a drawing; its text is a prompt or a class, and interventions apply from start_step on. */
+/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with two towers compares an image with a text. question, context: the input of a question-answering model; a question about an image has no context. points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image; by default its center. seed, num_inference_steps, guidance_scale: of a drawing; its text is a prompt or a class. Interventions apply from start_step on. */
 export interface TraceInput {
   text?: string;
   target?: string | number[];
