@@ -92,7 +92,7 @@ def run_drawing(run: TaskRun, options: DrawingOptions) -> None:
     if out is not None and out.suffix and any(one.name == "output_format" for one in run.spec.all_options):
         values.setdefault("output_format", out.suffix[1:].lower())
     files = FileNames(out, total, overwrite=options.overwrite, format=values.get("output_format") or "png")
-    progress = Progress(options.preview, total)
+    progress = DrawingProgress(options.preview, total)
     if options.preview is not None:
         values["callback"] = progress.show_preview
     generator: Any = run.spec.make(bundle, run.spec.read_options(values))
@@ -118,7 +118,11 @@ def read_like(run: TaskRun, path: Path) -> dict[str, Any]:
 
 
 def _draw(
-    generator: ImageGenerator, inputs: Inputs, files: FileNames, progress: Progress, options: DrawingOptions
+    generator: ImageGenerator,
+    inputs: Inputs,
+    files: FileNames,
+    progress: DrawingProgress,
+    options: DrawingOptions,
 ) -> None:
     from glassformer.tasks.base import Callbacks, RejectedInputError
 
@@ -210,7 +214,7 @@ def slug(prompt: str) -> str:
     return re.sub(r"\W+", "-", prompt.lower()).strip("-")[:50] or "drawing"
 
 
-class Progress:
+class DrawingProgress:
     """Shows how far the drawing is: on a terminal after each step, else at intervals.
 
     preview: the file that is rewritten while an image forms, or `-` for the terminal.

@@ -18,7 +18,7 @@ from glassformer.errors import InvalidValueError, MissingValueError
 from glassformer.server.models import ModelRegistry, without_errors
 from glassformer.server.schema import ModelName, RequestModel, Seed
 from glassformer.server.task_schema import MAX_LENGTH
-from glassformer.tasks.declarations.draw import MAX_REQUESTED_IMAGES, MAX_REQUESTED_SIDE
+from glassformer.tasks.declarations.draw_images import MAX_REQUESTED_IMAGES, MAX_REQUESTED_SIDE
 from glassformer.tasks.registry import find_task
 
 MAX_PARTS = 64  # of a form
@@ -59,7 +59,7 @@ class ImageEditRequest(ImageGenerationRequest):
     strength: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
-class ImageData(BaseModel):
+class EncodedDrawing(BaseModel):
     """A PNG file in base64, which contains all settings. seed: of this image."""
 
     b64_json: str
@@ -70,7 +70,7 @@ class ImagesResponse(BaseModel):
     """The images of a request. created: seconds since 1970. size: width x height."""
 
     created: int
-    data: list[ImageData]
+    data: list[EncodedDrawing]
     output_format: Literal["png"] = "png"
     size: str
     model: str
@@ -124,7 +124,7 @@ def images_router(models: ModelRegistry) -> APIRouter:
 
         drawing, pngs = await model.run_steps(draw)
         data = [
-            ImageData(b64_json=base64.b64encode(png).decode(), seed=seed)
+            EncodedDrawing(b64_json=base64.b64encode(png).decode(), seed=seed)
             for png, seed in zip(pngs, drawing.seeds, strict=True)
         ]
         width, height = drawing.images[0].size

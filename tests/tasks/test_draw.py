@@ -227,7 +227,7 @@ def test_ctrl_c_keeps_what_is_finished(
         if steps == 2 + 2 + 3 + 1:  # one image at a time: in the second step of the third image
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(draw.Progress, "on_step", stop)
+    monkeypatch.setattr(draw.DrawingProgress, "on_step", stop)
     monkeypatch.setattr(DiffusionImageGenerator, "_max_batch_size", lambda self: 1)
     code, out, errors = run(capsys, folder, PROMPT, "--steps", 2, "--num-images", 4)
     assert code == 130 and len(out.splitlines()) == len(list(Path().glob("*.png"))) == 3

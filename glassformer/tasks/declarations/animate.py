@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from glassformer.tasks.declarations.draw import DiffusionOptions, draws, files_in_base64, make, value
+from glassformer.tasks.declarations.draw_images import DiffusionOptions, draws, files_in_base64, make, value
 from glassformer.tasks.registry import (
     PROMPT_OR_CLASS,
     TaskResult,
