@@ -153,7 +153,7 @@ def _draw(
             message(f"note: {note}")
         inputs.errors.report_all()
         if options.grid is not None and images:
-            make_grid(images).save(options.grid)
+            make_grid(images, len(generator.seeds)).save(options.grid)
     inputs.errors.raise_if_any()
 
 
@@ -309,11 +309,11 @@ def check_preview_file(path: Path) -> None:
         raise FileExistsAlreadyError(path, hint="glassformer did not write it as a preview") from None
 
 
-def make_grid(images: Sequence[Image.Image]) -> Image.Image:
-    """Return images as one, in rows of about as many as there are rows."""
+def make_grid(images: Sequence[Image.Image], each: int) -> Image.Image:
+    """Return images as one: a row for each prompt, or a square if a prompt has one image. each: per prompt."""
     from PIL import Image
 
-    columns = math.ceil(math.sqrt(len(images)))
+    columns = each if each > 1 else math.ceil(math.sqrt(len(images)))
     width, height = (side + GRID_GAP for side in images[0].size)
     rows = math.ceil(len(images) / columns)
     grid = Image.new("RGB", (columns * width - GRID_GAP, rows * height - GRID_GAP), "white")

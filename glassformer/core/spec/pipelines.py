@@ -106,13 +106,13 @@ class DiffusionModelSpec(ModelSpec):
         """Estimate how many numbers the denoiser holds at a time for an image of this height and width."""
         height, width = (side // self.stride for side in size)
         if isinstance(self.denoiser, UNetSpec):
-            return 12 * height * width * self.denoiser.encoder[0].width
-        return 16 * self.latents.num_tokens((1, 1, height, width)) * self.denoiser.encoder.d_model
+            return 40 * height * width * self.denoiser.encoder[0].width
+        return 18 * self.latents.num_tokens((1, 1, height, width)) * self.denoiser.encoder.d_model
 
     def decoding_size(self, size: Sequence[int]) -> int:
         """Estimate how many numbers the autoencoder holds at a time for an image of this height and width."""
         pixels = size[0] * size[1]
-        return pixels * 3 if self.autoencoder is None else 6 * pixels * self.autoencoder.decoder[-1].width
+        return pixels * 3 if self.autoencoder is None else 8 * pixels * self.autoencoder.decoder[-1].width
 
     @property
     def yields(self) -> Output | None:
