@@ -215,7 +215,8 @@ def open_input(path: Path, request: BatchRequest) -> InputTable:
     reader = open_table(path, encoding=request.encoding, delimiter=request.delimiter, decimal=request.decimal)
     kind = find_task(request.task).inputs
     named = request.columns or (() if request.trained_columns else kind.names)
-    columns = choose_columns(reader, named, request.trained_columns, kind.columns)
+    trained = kind.trained_columns(request.trained_columns)
+    columns = choose_columns(reader, named, trained, kind.columns)
     table = InputTable(reader, columns, lists="series" in kind.modalities)
     if kind.pairs == "always" and len(table.columns) != kind.columns:
         raise InvalidValueError("column", list(table.columns), f"two columns: {kind.name}")

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,6 +48,9 @@ class DrawingOptions(DeviceOptions):
         Path | None,
         optional("--file", "--input", help="Read prompts from this file: one per line, or a table."),
     ] = None
+    columns: Annotated[
+        list[str] | None, optional("--column", help="Column of a table to read: a name, or a number from 1.")
+    ] = None
     like: Annotated[
         Path | None,
         optional(metavar="FILE", help="Take prompt and settings from this drawing; given options win."),
@@ -85,7 +88,8 @@ def run_drawing(run: TaskRun, options: DrawingOptions) -> None:
     bundle = options.load(run.model)
     if drawn and drawn["weights"] != bundle.weights_digest():
         message(f"note: {options.like} was drawn with other weights, so this drawing will differ from it")
-    inputs = read_inputs(prompts, options.file, job=bundle.job)
+    job = replace(bundle.job, data_columns=run.spec.inputs.trained_columns(bundle.job.data_columns or {}))
+    inputs = read_inputs(prompts, options.file, columns=options.columns, job=job)
     each = values.get("num_images_per_prompt") or 1
     total = None if inputs.total is None else inputs.total * each
     out = options.out
@@ -310,7 +314,7 @@ def check_preview_file(path: Path) -> None:
 
 
 def make_grid(images: Sequence[Image.Image], each: int) -> Image.Image:
-    """Return images as one: a row for each prompt, or a square if a prompt has one image. each: per prompt."""
+    """Return images as one: a row for each prompt with `each` images, or a square if it has one."""
     from PIL import Image
 
     columns = each if each > 1 else math.ceil(math.sqrt(len(images)))

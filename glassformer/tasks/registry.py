@@ -40,6 +40,7 @@ class InputKind:
     modalities: what it may be, depending on the model. columns: of a table, at most. pairs: a second text
     belongs to it; "always", or "allowed". names: of the columns by default. crossed: whether a command takes
     images, then texts, and combines each of them with each.
+    trained_field: field of the training data with the inputs, if it is the target of other tasks.
     """
 
     name: str
@@ -48,11 +49,19 @@ class InputKind:
     pairs: Literal["never", "allowed", "always"] = "never"
     names: tuple[str, ...] = ()
     crossed: bool = False
+    trained_field: str = ""
+
+    def trained_columns(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return those columns of the training data, by field, that have inputs."""
+        if not self.trained_field:
+            return columns
+        return {"text": columns[self.trained_field]} if self.trained_field in columns else {}
 
 
 TEXT = InputKind("text", ("text",))
 PROMPT = InputKind("prompt", ("text",))
-PROMPT_OR_CLASS = InputKind("prompt", ("text", "class"))  # of a model that draws: a request has one
+# of a model that draws: a request has one
+PROMPT_OR_CLASS = InputKind("prompt", ("text", "class"), trained_field="caption")
 QUESTION = InputKind("question and context", ("text",), columns=2, pairs="always")
 IMAGE = InputKind("image", ("image",))
 IMAGE_QUESTION = InputKind(

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from glassformer.errors import (
     NonFiniteError,
     UnsupportedError,
 )
+from glassformer.families.sidecars import JobInfo
 from glassformer.plotting.terminal import image_text
 from glassformer.server.app import create_app
 from glassformer.server.images import read_form
@@ -214,6 +216,18 @@ def test_files_are_never_overwritten(folder: Path, capsys: pytest.CaptureFixture
         assert code == 0 and Image.open("preview.png").size == (16, 16), errors
     assert draw.slug("../../etc/passwd") == "etc-passwd" and draw.slug("🙂") == "drawing"
     assert len(image_text(Image.new("RGB", (8, 4)), 10).plain.splitlines()) == 2
+
+
+def test_tables_are_read_where_the_captions_of_the_training_data_are(
+    painter: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = JobInfo(data_columns={"image": "picture", "caption": "words"})
+    trained = glassformer.save(replace(painter, job=job), tmp_path / "trained", layout="glassformer")
+    Path("in.csv").write_text(f"picture,words\na.png,{PROMPT}\n")
+    code, out, errors = run(capsys, trained, "--file", "in.csv", "--steps", 1)
+    assert (code, out) == (0, "the-cat-sat-on-the-mat-0.png\n"), errors
+    code, out, _ = run(capsys, trained, "--file", "in.csv", "--steps", 1, "--column", "picture")
+    assert (code, out) == (0, "a-png-0.png\n")
 
 
 def test_ctrl_c_keeps_what_is_finished(
