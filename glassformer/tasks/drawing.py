@@ -249,6 +249,8 @@ class DiffusionImageGenerator(ImageGenerator):
             self.mask = to_tensor(region, latent_size, "L").round()
             self.sources["mask"] = hex_digest(mask)
         self.callback, self.step_cache = callback, step_cache
+        if step_cache > 1 and bundle.weights != "own":
+            raise ConflictError(("step_cache", f"{bundle.weights} weights"), "choose one of them")
         if step_cache > 1:
             StepCache(model.denoiser, step_cache)  # raises if the model has none
         self.batch_size = min(self.batch_size, self._max_batch_size())
@@ -288,7 +290,8 @@ class DiffusionImageGenerator(ImageGenerator):
     def draw(
         self, prompts: Sequence[Any], seeds: Sequence[int], callbacks: Callbacks = NO_CALLBACKS
     ) -> Tensor:
-        model: Any = self.model
+        quantized = self.bundle.weights != "own"
+        model: Any = self.bundle.inference_model() if quantized else self.model
         cache = None
         if self.step_cache > 1:
             first = 0 if self.image is None else self.sampler.start(self.strength)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import glassformer
 from glassformer.core.inputs import LatentInputs
 from glassformer.diffusion import DDIM, ImageNoise, denoise
 from glassformer.diffusion.step_cache import StepCache
-from glassformer.errors import InvalidValueError, UnsupportedError
+from glassformer.errors import ConflictError, InvalidValueError, UnsupportedError
 from glassformer.tasks.drawing import DiffusionImageGenerator
 from glassformer.verify import perturb_parameters
 from glassformer.verify.inputs import random_inputs
@@ -75,6 +76,16 @@ def test_images_do_not_depend_on_their_batch(family: str) -> None:
     exact = denoise(model, DDIM().sampler(6), ImageNoise([4, 5, 6], inputs.latents.shape[1:]), condition)
     assert torch.equal(draw(slice(0, 3), 1), exact)
     assert not torch.equal(together, exact)
+
+
+def test_quantized_weights_are_used() -> None:
+    options: dict[str, Any] = {"num_inference_steps": 3, "guidance_scale": 1.0}
+    exact = DiffusionImageGenerator(diffusion_bundle(classes=True), **options).draw([0, 1], [1, 2])
+    bundle = replace(diffusion_bundle(classes=True), weights="int8")
+    near = DiffusionImageGenerator(bundle, **options).draw([0, 1], [1, 2])
+    assert 1e-4 < (near - exact).abs().max() < 0.5 * exact.std()
+    with pytest.raises(ConflictError, match="int8"):
+        DiffusionImageGenerator(bundle, step_cache=2, **options)
 
 
 def test_other_models_and_values_are_one_error() -> None:
