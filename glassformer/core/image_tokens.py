@@ -27,11 +27,15 @@ class ImageTokensModel(Model):
 
     >>> import torch
     >>> import glassformer
-    >>> from dataclasses import replace
     >>> from glassformer.core.build import build_model
-    >>> vq, head = glassformer.tiny("vq_model").spec, specs.LanguageModelSpec(vocab_size=24)
-    >>> llama = replace(glassformer.tiny("llama", vocab_size=24 + 1 + 10, max_len=300).spec, head=head)
-    >>> model = build_model(specs.ImageTokensModelSpec(decoder=llama, autoencoder=vq))
+    >>> block = specs.BlockSpec(attention=specs.AttentionSpec(num_heads=2),
+    ...                         feed_forward=specs.FeedForwardSpec(d_ff=32))
+    >>> decoder = specs.DecoderOnlySpec(
+    ...     input=specs.TokensSpec(vocab_size=24 + 1 + 10, position=specs.LearnedSpec(max_len=300)),
+    ...     decoder=specs.StackSpec(d_model=16, num_layers=1, block=block, causal=True),
+    ...     head=specs.LanguageModelSpec(vocab_size=24), tied=())
+    >>> vq = glassformer.tiny("vq_model").spec
+    >>> model = build_model(specs.ImageTokensModelSpec(decoder=decoder, autoencoder=vq))
     >>> model.encode(torch.randn(1, 3, 32, 32)).shape, model.spec.prompt([3, 7])
     (torch.Size([1, 256]), [28, 32, 24])
     >>> model(torch.tensor([model.spec.prompt([3, 7])])).shape
