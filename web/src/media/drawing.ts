@@ -1,6 +1,6 @@
 // What is switched off in the second film, and the attention of a step of a drawing.
 
-import { tokenLabel } from '../components/tokenText';
+import { pieceAt, toggled } from '../intervene/interventions';
 import { t } from '../lib/i18n.svelte';
 import { router } from '../lib/router.svelte';
 import { session } from '../lib/session.svelte';
@@ -74,18 +74,14 @@ export function changesOf(text: string | undefined): Intervention[] {
 
 /** Switch a word or head off, or on again, from a step on. */
 export function toggle(change: Intervention, step: number): void {
-  const told = (one: Intervention): string => JSON.stringify(Object.entries(one).sort());
-  const before = changesOf(router.params.changes);
-  const rest = before.filter((one) => told(one) !== told(change));
-  const changes = rest.length < before.length ? rest : [...before, change];
+  const changes = toggled(changesOf(router.params.changes), change);
   const none = changes.length === 0;
   router.go({ params: { changes: none ? null : JSON.stringify(changes), from: none ? null : step } });
 }
 
 /** A change in words. */
 export function changeLabel(trace: TraceInfo, change: Intervention): string {
-  if (change.kind === 'mask_token')
-    return `“${tokenLabel(trace.sequences[0].tokens[change.position]?.piece ?? '').trim()}”`;
+  if (change.kind === 'mask_token') return `“${pieceAt(trace, change.sequence, change.position)}”`;
   if (change.kind !== 'ablate_head') return change.kind;
   const found = outcomeOf(trace).attentions.find((one) => one.name === change.attention);
   const layers = layersOf(trace, found?.kind ?? 'self');
