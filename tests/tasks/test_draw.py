@@ -24,6 +24,7 @@ from glassformer.bundle import Bundle
 from glassformer.cli import draw
 from glassformer.cli.main import main
 from glassformer.diffusion import SAMPLERS
+from glassformer.diffusion.tiling import decode_in_tiles
 from glassformer.errors import (
     ConflictError,
     EmptyInputError,
@@ -294,6 +295,15 @@ def test_only_images_above_a_megapixel_are_decoded_in_tiles(
     assert tiled.size == exact.size == (64, 48) and not same(tiled, exact)
     assert same(tiled, painter.draw(PROMPT, **options))
     assert same(exact, painter.draw(PROMPT, tiling=False, **options))
+
+
+def test_tiles_are_blended_without_seams() -> None:
+    """Each tile has its own mean, as with group norms; hard borders would show as steps."""
+    ramp = torch.linspace(0, 1, 40, dtype=torch.float64).expand(1, 1, 24, 40)
+    tiled = decode_in_tiles(lambda part: part - part.mean(), ramp, tile=16, overlap=8)
+    assert tiled.diff(dim=-1).abs().max() < 0.06
+    same_everywhere = decode_in_tiles(lambda part: part, ramp, tile=16, overlap=8)
+    torch.testing.assert_close(same_everywhere, ramp, atol=1e-12, rtol=0)
 
 
 def bad_inputs() -> dict[str, tuple[Any, dict[str, Any], type[Exception]]]:
