@@ -288,7 +288,7 @@ PACKAGES = (  # from bottom to top; within a layer, a package may import those t
         GREEN,
         "families transformer inference generation diffusion torch_modules",
     ),
-    ("a loaded model", PINK, "baselines metrics plotting pretrained bundle"),
+    ("a loaded model", PINK, "baselines metrics plotting pretrained bundle model_index"),
     ("raw inputs to results", ORANGE, "processors tasks"),
     ("train, export,\nlook inside, check", PINK, "recipes training export interpret verify"),
     ("what users call", INK, "api batch explorer server cli"),
