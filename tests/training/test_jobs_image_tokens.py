@@ -18,7 +18,7 @@ from glassformer.core import spec as specs
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
 from glassformer.tasks.image_tokens import TokenImageGenerator
 from glassformer.training.evaluation import evaluate_files
-from glassformer.training.image_tokens_job import ImageTokensLearner, drop_conditions, token_batch
+from glassformer.training.jobs.image_tokens import ImageTokensLearner, drop_conditions, token_batch
 from tests.tasks.test_image_tokens import CELLS, CODES, parts, random_model
 from tests.training.test_jobs_autoencoder import tensor_files
 from tests.training.test_jobs_contrastive import COLORS, SHAPES, make_shapes

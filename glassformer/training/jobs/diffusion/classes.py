@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from numpy.typing import NDArray
-
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.data.image_files import is_array_file
-from glassformer.data.images import Augment, ImageExamples, ImageSet
+from glassformer.data.images import Augment
 from glassformer.errors import ConflictError
-from glassformer.tasks.drawing import Prompt
 from glassformer.training import sections
 from glassformer.training.diffusion_job import METRICS, DiffusionJob
-from glassformer.training.hardware import Hardware
-from glassformer.training.image_folder_job import ImageFolderData, ImageFolderJob
+from glassformer.training.drawing_job import ClassDrawingJob
+from glassformer.training.image_folder_job import ImageFolderData
 from glassformer.training.job_spec import JobSpec
-from glassformer.training.latents import LATENTS, Latents
+from glassformer.training.latents import ClassImages
 from glassformer.training.model_setup import keep_fitting_weights
 
 
@@ -32,34 +28,10 @@ class ClassImageData(Augment, ImageFolderData):
     prediction_type: sections.PredictionType | None = sections.predicted_noise()
 
 
-class ClassImages(ImageExamples):
-    """Images, or their latents, and their classes."""
-
-    def __init__(self, images: ImageSet, **options: Any) -> None:
-        half = (0.5,) * images.shape[2]
-        super().__init__(images, mean=half, std=half, **options)
-        self.latents = Latents(images.folder) if (images.folder / LATENTS).is_file() else None
-
-    def inputs(self, indices: NDArray[Any], epoch: int) -> NDArray[Any]:
-        if self.latents is None:
-            return super().inputs(indices, epoch)
-        return self.latents.read(indices, indices, self.augment, seed=self.seed, epoch=epoch)
-
-
-class DrawClasses(DiffusionJob[ClassImageData], ImageFolderJob[ClassImageData]):
+class DrawClasses(DiffusionJob[ClassImageData], ClassDrawingJob[ClassImageData]):
     """Train a denoiser of images of classes."""
 
-    condition, condition_option = "class", "num_classes"
-
-    @property
-    def channels(self) -> int | None:
-        if self.autoencoder is not None:
-            return int(self.autoencoder.spec.input.channels)  # type: ignore[attr-defined]
-        return None if self.base_spec is None else self.base_spec.latent_shape[0]
-
-    @property
-    def cache_key(self) -> tuple[object, ...]:
-        return self.latents_key
+    condition_option = "num_classes"
 
     def size(self) -> tuple[int, int] | None:
         size = super().size()
@@ -76,9 +48,6 @@ class DrawClasses(DiffusionJob[ClassImageData], ImageFolderJob[ClassImageData]):
         self.check_size(*((side, side) if side else (height, width)))
         return side, side
 
-    def finish_split(self, folder: Path, shape: tuple[int, int, int]) -> None:
-        self.store_latents(folder, shape)
-
     def train_examples(self) -> ClassImages:
         seed = self.recipe.seed
         return ClassImages(self.train_set, rows=self.train_rows, augment=self.data, seed=seed)
@@ -86,15 +55,12 @@ class DrawClasses(DiffusionJob[ClassImageData], ImageFolderJob[ClassImageData]):
     def valid_examples(self) -> ClassImages:
         return ClassImages(self.valid_set, rows=self.valid_rows)
 
-    def choose_defaults(self, hardware: Hardware) -> list[str]:
-        return self.choose_training(hardware, self.train_examples())
-
     @property
     def model_spec(self) -> specs.DiffusionModelSpec:
-        if self.base_spec is not None:
-            return self.base_spec
         _, side, channels = self.train_set.shape
-        return self.new_spec(channels, side, {"num_classes": len(self.classes), "text_dim": None})
+        return self.base_spec or self.new_spec(
+            channels, side, {"num_classes": len(self.classes), "text_dim": None}
+        )
 
     def build(self) -> Bundle:
         channels = self.train_set.shape[2]
@@ -105,12 +71,6 @@ class DrawClasses(DiffusionJob[ClassImageData], ImageFolderJob[ClassImageData]):
         if self.base_spec is not None and bundle.job.classes != tuple(self.classes):
             bundle = with_new_classes(bundle, len(self.classes))
         return self.with_job(bundle, classes=tuple(self.classes))
-
-    def sample_prompts(self) -> Sequence[Prompt]:
-        return range(len(self.classes))
-
-    def prompt_name(self, prompt: Prompt) -> str:
-        return self.classes[int(prompt)]
 
 
 def with_new_classes(bundle: Bundle, count: int) -> Bundle:

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 from numpy.typing import NDArray
+from torch import nn
 
 from glassformer.bundle import Bundle, load
 from glassformer.core import spec as specs
-from glassformer.data.captions import CaptionExamples
 from glassformer.data.examples import Arrays
-from glassformer.data.image_processing import ImageProcessor
-from glassformer.data.store import Ragged, Store
+from glassformer.data.store import Store
 from glassformer.errors import InvalidValueError
 from glassformer.pretrained import model_folder
-from glassformer.processors.text import truncate_longest_first
-from glassformer.tasks.drawing import Prompt
-from glassformer.tokenization import Tokenizer
 from glassformer.training import sections
 from glassformer.training.diffusion_job import METRICS, DiffusionJob
-from glassformer.training.diffusion_learner import DiffusionLearner, count_inputs
-from glassformer.training.encoding import Encoded, Row
-from glassformer.training.hardware import Hardware
-from glassformer.training.image_text_job import CaptionData, ImageTextJob
+from glassformer.training.diffusion_learner import DiffusionLearner
+from glassformer.training.drawing_job import TextDrawingJob
+from glassformer.training.image_text_job import CaptionData
 from glassformer.training.job_spec import JobSpec
-from glassformer.training.latents import LATENTS, Latents
+from glassformer.training.latents import CaptionedImages
 from glassformer.training.model_setup import max_input_length, with_head
 from glassformer.training.text_job import check_vocabulary
 
@@ -45,17 +39,8 @@ class TextImageData(CaptionData):
     prediction_type: sections.PredictionType | None = sections.predicted_noise()
 
 
-class PromptImages(CaptionExamples):
+class PromptImages(CaptionedImages):
     """Images, or their latents, and their captions, padded to one length."""
-
-    def __init__(self, store: Store, folder: Path, **options: Any) -> None:
-        super().__init__(store, folder, **options)
-        self.latents = Latents(folder) if (folder / LATENTS).is_file() else None
-
-    def images(self, numbers: NDArray[Any], rows: NDArray[Any], epoch: int) -> NDArray[Any]:
-        if self.latents is None:
-            return super().images(numbers, rows, epoch)
-        return self.latents.read(numbers, rows, self.augment, seed=self.seed, epoch=epoch)
 
     def batch(self, rows: NDArray[Any], *, epoch: int) -> Arrays:
         """Return inputs (B, C, h, w), ids (B, S) and the lengths of the captions (B,)."""
@@ -64,12 +49,10 @@ class PromptImages(CaptionExamples):
         return {"inputs": batch["images"], "ids": batch["ids"], "lengths": lengths}
 
 
-class DrawTexts(DiffusionJob[TextImageData], ImageTextJob[TextImageData]):
+class DrawTexts(DiffusionJob[TextImageData], TextDrawingJob[TextImageData]):
     """Train a denoiser of images with captions, and a small text encoder unless one is given."""
 
-    template = "bos_eos"
-    unit, count = "images", staticmethod(count_inputs)
-    condition, condition_option = "text", "text_dim"
+    condition_option = "text_dim"
 
     @cached_property
     def text_encoder(self) -> Bundle | None:
@@ -100,22 +83,9 @@ class DrawTexts(DiffusionJob[TextImageData], ImageTextJob[TextImageData]):
         super().prepare_data()
 
     @property
-    def cache_key(self) -> tuple[object, ...]:
-        return *super().cache_key, *self.latents_key
-
-    def image_processor(self) -> ImageProcessor:
-        side = self.base_side
-        if side is None:
-            size = self.data.image_size
-            side = self.check_size(size[0], size[-1])
-        return ImageProcessor(size={"height": side, "width": side}, resample=3)
-
-    def finish_pixels(self, folder: Path) -> None:
-        self.store_latents(folder, (*self.image_size, 3))
-
-    def encode(self, tokenizer: Tokenizer, rows: list[Row]) -> Encoded:
-        encoded = tokenizer.encode_batch([caption for _, caption in rows])
-        return [Ragged.of([truncate_longest_first(text, self.max_len).ids for text in encoded])], {}
+    def side(self) -> int:
+        size = self.data.image_size
+        return self.base_side or self.check_size(size[0], size[-1])
 
     @property
     def pad_id(self) -> int:
@@ -125,9 +95,6 @@ class DrawTexts(DiffusionJob[TextImageData], ImageTextJob[TextImageData]):
     def examples(self, store: Store, *, augment: bool = False) -> PromptImages:
         options = {**self.example_options(store, augment=augment), "pad_id": self.pad_id}
         return PromptImages(length=self.model_spec.max_text_len or 0, **options)
-
-    def choose_defaults(self, hardware: Hardware) -> list[str]:
-        return self.choose_training(hardware, self.train_examples())
 
     @property
     def model_spec(self) -> specs.DiffusionModelSpec:
@@ -165,9 +132,9 @@ class DrawTexts(DiffusionJob[TextImageData], ImageTextJob[TextImageData]):
             head=specs.FeaturesSpec(),
         )
 
-    def frozen_parts(self) -> Mapping[str, Bundle]:
+    def frozen_parts(self) -> Mapping[str, nn.Module]:
         parts = super().frozen_parts()
-        return parts if self.text_encoder is None else {**parts, "text_encoder": self.text_encoder}
+        return parts if self.text_encoder is None else {**parts, "text_encoder": self.text_encoder.model}
 
     def build(self) -> Bundle:
         bundle, corpus = self.build_model(), self.corpus
@@ -179,9 +146,6 @@ class DrawTexts(DiffusionJob[TextImageData], ImageTextJob[TextImageData]):
     def learner(self, model: Any) -> DiffusionLearner:
         empty = self.corpus.tokenizer.encode("").ids
         return DiffusionLearner(model, settings=self.scheduler, empty_text=empty, pad_id=self.pad_id)
-
-    def sample_prompts(self) -> Sequence[Prompt]:
-        return list(dict.fromkeys(caption for _, caption in self.valid_texts()))
 
 
 TEXTS = JobSpec(
