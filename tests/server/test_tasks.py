@@ -210,5 +210,5 @@ def test_models_get_unique_names(tmp_path):
 def test_generation_parameters_match_the_library():
     known = {field.name for field in fields(GenerationConfig)}
     internal = {"num_return_sequences", "max_length", "min_length", "forced_bos_token_id"}
-    internal |= {"forced_eos_token_id", "suppress_tokens", "renormalize_logits"}
+    internal |= {"forced_eos_token_id", "suppress_tokens", "renormalize_logits", "guidance_scale"}
     assert set(GenerationParameters.model_fields) == known - internal
