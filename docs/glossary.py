@@ -399,6 +399,20 @@ GLOSSARY = {
 
 # fields of HTTP requests and responses that have no description of their own
 HTTP_FIELDS = {
+    "num_inference_steps": "Number of denoising steps.",
+    "seed": "Seed.",
+    "start_step": "First denoising step from which the interventions act.",
+    "seeds": "The seed of each image or video.",
+    "videos": "The videos, in base64; animated PNG files contain all settings.",
+    "size": "Width x height in pixels; `auto`: the model's own.",
+    "output_format": "Format of the files.",
+    "steps": "Number of denoising steps (default: 50).",
+    "guidance": "How strongly images follow the prompt; 1 is without guidance.",
+    "negative_prompt": "Text that the images move away from.",
+    "sampler": "Sampler of a diffusion model (default: the model's).",
+    "strength": "How much of the image changes (default: 0.8).",
+    "mask": "Mask of the image's size: transparent, or white, where it is redrawn.",
+    "b64_json": "PNG file in base64, which contains all settings.",
     "activation": "Probabilities are a softmax over the texts, or a sigmoid of each logit.",
     "attention": "Name of an attention.",
     "attentions": "The attentions and their heads.",
