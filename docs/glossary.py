@@ -131,6 +131,7 @@ GLOSSARY = {
     "GenerationParams.config": "Generation options.",
     "ImageInput.what": "The spec.",
     "LanguageModelSpec.scale": "Factor on the vectors before the output layer.",
+    "Pipeline.parts": "The models of a folder with several, each with its published config.",
     "Pipeline.config": "The published `config.json` it came with.",
     "Pipeline.family": "Name of the family.",
     "Pipeline.job": "What it was trained to do.",
