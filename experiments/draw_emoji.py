@@ -342,7 +342,7 @@ def run(workspace: Workspace, name: str) -> None:
     elif kind in ("judge", "wide"):
         train_judge(workspace, name, folder / "judge")
     elif kind == "vq":
-        changes = (f"data.train=[{folder / 'generator' / 'images'}]", "data.flip_prob=0")
+        changes = (f"data.train=[{folder / 'generator' / 'images'}]",)
         trained = train(workspace, ROW, name, "vq-emoji", seed=1, of="psnr", changes=changes)
         figures = {of: read(trained.folder, of).curve[-1][1] for of in ("psnr", "codes_used")}
         note(workspace, ROW, name, seed=1, trained=trained, figures=figures)
@@ -350,7 +350,7 @@ def run(workspace: Workspace, name: str) -> None:
         tables = (f"data.{part}=[{folder / 'generator' / part}.tsv]" for part in ("train", "valid"))
         codes = f"model.autoencoder={workspace.run(ROW, 'vq/1') / 'model'}"
         recipe = {"dit": "diffusion-emoji", "tokens": "image-tokens-emoji"}[kind]
-        options = [*tables, "data.flip_prob=0", *([codes] if kind == "tokens" else [])]
+        options = [*tables, *([codes] if kind == "tokens" else [])]
         trained = train(workspace, ROW, name, recipe, seed=1, of="loss", changes=options)
         score_model(workspace, trained.model, name, "judge/1")
 

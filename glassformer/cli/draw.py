@@ -317,10 +317,8 @@ def make_grid(images: Sequence[Image.Image], each: int) -> Image.Image:
     """Return images as one: a row for each prompt with `each` images, or a square if it has one."""
     from PIL import Image
 
+    from glassformer.training.logging.sample_images import tile_images
+
     columns = each if each > 1 else math.ceil(math.sqrt(len(images)))
-    width, height = (side + GRID_GAP for side in images[0].size)
-    rows = math.ceil(len(images) / columns)
-    grid = Image.new("RGB", (columns * width - GRID_GAP, rows * height - GRID_GAP), "white")
-    for n, image in enumerate(images):
-        grid.paste(image.convert("RGB"), (n % columns * width, n // columns * height))
-    return grid
+    rgb = (image.convert("RGB") for image in images)
+    return Image.fromarray(tile_images(rgb, columns, GRID_GAP, min_side=1))

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from glassformer.bundle import Bundle
-from glassformer.core.inputs import TextInputs
 from glassformer.data.image_files import ImageLike, image_digest, load_image
 from glassformer.diffusion import (
     SAMPLERS,
@@ -376,10 +375,10 @@ class DiffusionImageGenerator(ImageGenerator):
         length, pad_id = self.spec.max_text_len, require_tokenizer(self.bundle).pad_id or 0
         ids = torch.tensor([[*row, *[pad_id] * (length - len(row))] for row in rows])
         mask = torch.arange(length) < torch.tensor([len(row) for row in rows])[:, None]
-        ids, mask = ids.to(self.bundle.device), mask.to(self.bundle.device)
-        if not self.spec.mask_padding:
-            return {"text": self.model.encode_text(TextInputs(ids, mask=torch.ones_like(mask)))}
-        return {"text": self.model.encode_text(TextInputs(ids, mask=mask)), "text_mask": mask}
+        condition: dict[str, Tensor] = self.model.text_condition(
+            *(x.to(self.bundle.device) for x in (ids, mask))
+        )
+        return condition
 
     def _size(self, height: int | None, width: int | None) -> tuple[int, int]:
         default = [side * self.spec.stride for side in self.spec.latent_shape[-2:]]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.core.inputs import LatentInputs, TextInputs
+from glassformer.core.inputs import LatentInputs
 from glassformer.diffusion import SamplerSettings
 from glassformer.diffusion.objectives import DenoisingObjective, NoiseLevel
 from glassformer.training.learner import Learner
@@ -87,11 +87,9 @@ class DiffusionLearner(Learner):
             ids = torch.where(dropped[:, None], empty, ids)
             lengths = torch.where(dropped, self.empty_length, lengths)
         mask = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
-        hidden = self.model.spec.mask_padding
-        texts = TextInputs(ids, mask=mask if hidden else torch.ones_like(mask))
         with torch.set_grad_enabled(torch.is_grad_enabled() and _is_trained(self.model.text_encoder)):
-            text = self.model.encode_text(texts)
-        return {"text": text, "text_mask": mask} if hidden else {"text": text}
+            condition: dict[str, Tensor] = self.model.text_condition(ids, mask)
+        return condition
 
 
 def _is_trained(part: nn.Module) -> bool:

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 from torch import Tensor
 
 from glassformer.bundle import Bundle, load
@@ -135,8 +134,7 @@ class DrawingJob(Job[Data]):
         task = self.generator(self.bundle, num_images_per_prompt=count, batch_size=batch_size)
         with suppress(NonFiniteError):  # the loss shows it too
             rows = zip(*(drawing.images for drawing in task(prompts)), strict=True)
-            pixels = np.stack([np.asarray(image) for row in rows for image in row])
-            grid = tile_images(pixels if pixels.ndim == 4 else pixels[..., None], columns=len(prompts))
+            grid = tile_images((image for row in rows for image in row), columns=len(prompts))
             caption = f"{', '.join(map(self.prompt_name, prompts))}; {self.sample_settings}"
             return [SampleImage(name="drawings", caption=caption, pixels=grid)]
         return []

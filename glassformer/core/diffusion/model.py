@@ -64,6 +64,15 @@ class DiffusionModel(Model):
         assert self.text_encoder is not None
         return self.text_encoder.hidden_states(texts, kernel=kernel, obs=scope(obs, "text_encoder"))[0]
 
+    def text_condition(self, ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Return the fields of `LatentInputs` for texts (B, S) with a mask of their tokens (B, S).
+
+        A model that reads padding attends to all of them.
+        """
+        if not self.spec.mask_padding:
+            return {"text": self.encode_text(TextInputs(ids, mask=torch.ones_like(mask)))}
+        return {"text": self.encode_text(TextInputs(ids, mask=mask)), "text_mask": mask}
+
     def encode(self, images: Tensor) -> Tensor:
         """Encode images (B, C, H, W) from -1 to 1 -> latents as the denoiser reads them.
 

@@ -219,11 +219,9 @@ class AutoencoderJob(Job[PixelData]):
 
 def compare_images(images: Tensor, restored: Tensor) -> SampleImage:
     """Return a picture of images (B, 3, H, W), and below each what an autoencoder makes of it."""
-    pixels = np.stack([np.asarray(image) for image in to_images(torch.cat((images, restored)))])
-    grid = tile_images(pixels, columns=len(images))
-    return SampleImage(
-        name="reconstructions", caption="images, and below them their reconstructions", pixels=grid
-    )
+    grid = tile_images(to_images(torch.cat((images, restored))), columns=len(images))
+    caption = "images, and below them their reconstructions"
+    return SampleImage(name="reconstructions", caption=caption, pixels=grid)
 
 
 JOB = JobSpec(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,22 +14,27 @@ from glassformer.training.task import SampleImage
 from glassformer.weights.atomic_write import atomic_write
 
 SAMPLES = "samples"
-MIN_SIDE = 64  # smaller images of a grid are enlarged by a whole factor
+MIN_SIDE = 64  # of the images of a grid
 MAX_BYTES = 8 << 20  # of an image in a report
 
 
-def tile_images(images: NDArray[np.uint8], columns: int, gap: int = 2) -> NDArray[np.uint8]:
-    """Arrange images (N, H, W, C) in rows, with white lines between them: (height, width, C).
+def tile_images(
+    images: Iterable[Any], columns: int, gap: int = 2, min_side: int = MIN_SIDE
+) -> NDArray[np.uint8]:
+    """Arrange images of one size in rows, with white lines between them: (height, width, C).
+
+    images: PIL images, or pixels (H, W, C). min_side: smaller images are enlarged by a whole factor.
 
     >>> tile_images(np.zeros((5, 64, 64, 3), np.uint8), columns=3).shape
     (130, 196, 3)
     """
-    scale = max(1, MIN_SIDE // max(images.shape[1:3]))
-    images = images.repeat(scale, 1).repeat(scale, 2)
-    count, height, width, channels = images.shape
+    pixels = np.stack([np.atleast_3d(np.asarray(image, np.uint8)) for image in images])
+    scale = max(1, min_side // max(pixels.shape[1:3]))
+    pixels = pixels.repeat(scale, 1).repeat(scale, 2)
+    count, height, width, channels = pixels.shape
     rows = -(-count // columns)
     cells = np.full((rows * columns, height + gap, width + gap, channels), 255, np.uint8)
-    cells[:count, :height, :width] = images
+    cells[:count, :height, :width] = pixels
     grid = cells.reshape(rows, columns, *cells.shape[1:]).swapaxes(1, 2)
     return grid.reshape(rows * (height + gap), columns * (width + gap), channels)[:-gap, :-gap]
 
