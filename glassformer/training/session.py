@@ -79,12 +79,12 @@ def _locked(folder: Path) -> Iterator[None]:
             yield
     except GlassformerError:
         if folder in new and not (folder / "checkpoints").exists() and not _has_steps(folder):
-            for name in STARTED:
-                if (folder / name).is_dir():
-                    shutil.rmtree(folder / name, ignore_errors=True)
-                else:
-                    (folder / name).unlink(missing_ok=True)
-            with suppress(OSError):
+            with suppress(OSError):  # e.g. a file system that has become read-only
+                for name in STARTED:
+                    if (folder / name).is_dir():
+                        shutil.rmtree(folder / name, ignore_errors=True)
+                    else:
+                        (folder / name).unlink(missing_ok=True)
                 for path in new:
                     path.rmdir()
         raise
