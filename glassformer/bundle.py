@@ -78,7 +78,7 @@ from glassformer.json_text import read_object
 from glassformer.pretrained import model_folder
 from glassformer.tokenization import Tokenizer, load_tokenizer
 from glassformer.tokenization.folder import TOKENIZER_FILES
-from glassformer.weights.atomic_write import STAGED, atomic_write, finish_staged, make_folder, staged_files
+from glassformer.weights.atomic_write import STAGED, finish_staged, make_folder, staged_files, write_file
 from glassformer.weights.checksums import CHECKSUMS_FILE, listed_files, verify_checksums, write_checksums
 from glassformer.weights.convert import to_ours, to_theirs
 from glassformer.weights.store import (
@@ -574,8 +574,7 @@ def save(
                 shutil.copyfile(path / name, staged / name)
         for name, content in files.items():
             (staged / name).parent.mkdir(exist_ok=True)
-            with atomic_write(staged / name) as file:
-                file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+            write_file(staged / name, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
     return path
 
 

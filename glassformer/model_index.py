@@ -23,7 +23,7 @@ from glassformer.families.single_file import other_names
 from glassformer.json_text import read_object
 from glassformer.tokenization import load_tokenizer
 from glassformer.tokenization.folder import CONFIG as TOKENIZER_CONFIG
-from glassformer.weights.atomic_write import atomic_write, make_folder
+from glassformer.weights.atomic_write import make_folder, write_file
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
@@ -155,6 +155,5 @@ def save_pipeline(bundle: Bundle, folder: Path) -> Path:
     files = {f"scheduler/{SCHEDULER_FILE}": scheduler, INDEX_FILE: index}
     files |= {JOB_FILE: job} if (job := bundle.job.to_dict()) else {}
     for path, content in files.items():
-        with atomic_write(folder / path) as file:
-            file.write((json.dumps(content, indent=2) + "\n").encode())
+        write_file(folder / path, (json.dumps(content, indent=2) + "\n").encode())
     return folder

@@ -147,7 +147,7 @@ def _write_page(screen: Console, bundle: Pipeline, text: str, to: str, out: Path
     from glassformer.interpret.schema import TraceInput
     from glassformer.interpret.trace import trace_model
     from glassformer.interpret.views import view_of
-    from glassformer.weights.atomic_write import atomic_write
+    from glassformer.weights.atomic_write import write_file
 
     first = view_of(bundle).split(text, to)[0]
     inputs = TraceInput(text=first, to=to)
@@ -160,8 +160,7 @@ def _write_page(screen: Console, bundle: Pipeline, text: str, to: str, out: Path
     _print_attention(screen, trace_model(bundle, inputs))
     out.mkdir(parents=True, exist_ok=True)
     page = out / "translation.html"
-    with atomic_write(page) as file:
-        file.write(export_page(bundle, inputs, name=MODEL).encode())
+    write_file(page, export_page(bundle, inputs, name=MODEL).encode())
     screen.print(f"  open {page} in a browser to see every layer and head\n", markup=False, soft_wrap=True)
     return page
 

@@ -183,7 +183,7 @@ class FileNames:
 
     def write(self, drawing: Drawing) -> Path:
         """Write a drawing of one image; return the file."""
-        from glassformer.weights.atomic_write import atomic_write
+        from glassformer.weights.atomic_write import write_file
 
         (content,) = drawing.files()
         if self.folder is not None:
@@ -191,8 +191,7 @@ class FileNames:
         self.number += 1
         path = self._numbered(self.number)
         check_output_file(path, overwrite=self.overwrite)
-        with atomic_write(path) as file:
-            file.write(content)
+        write_file(path, content)
         return path
 
     def _write_new(self, folder: Path, stem: str, content: bytes) -> Path:
@@ -283,15 +282,14 @@ class DrawingProgress:
     def show_preview(self, index: int, step: SamplerStep) -> None:
         """Show the first of the images that form; decoding it takes at most a fifth of the time."""
         from glassformer.tasks.png_settings import encode_png
-        from glassformer.weights.atomic_write import atomic_write
+        from glassformer.weights.atomic_write import write_file
 
         start = time.monotonic()
         if start < self.next_preview:
             return
         image = self.generator.preview(step.pred_original_sample)  # type: ignore[attr-defined]
         if self.file is not None:
-            with atomic_write(self.file) as file:
-                file.write(encode_png(image, {"preview": True}))
+            write_file(self.file, encode_png(image, {"preview": True}))
         elif self.live is not None:
             from glassformer.plotting.terminal import image_text
 

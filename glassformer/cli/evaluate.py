@@ -104,7 +104,7 @@ def evaluate(
     from glassformer.metrics.text import bleu, chrf
     from glassformer.training.evaluation import evaluate_files
     from glassformer.training.recipe import BatchLimits
-    from glassformer.weights.atomic_write import atomic_write
+    from glassformer.weights.atomic_write import write_file
 
     settings = settings or []
     if out is not None:
@@ -154,8 +154,7 @@ def evaluate(
     if out is not None:
         if not outputs:
             raise UnsupportedError(subject=f"the job {job!r}", feature="writing outputs (--out)")
-        with atomic_write(out) as file:
-            file.write("".join(" ".join(output.split()) + "\n" for output in outputs).encode())
+        write_file(out, "".join(" ".join(output.split()) + "\n" for output in outputs).encode())
         message(f"wrote {quantity(len(outputs), 'line')} to {out}")
     tables = {
         name: [{key: _number_or_none(value) for key, value in row.items()} for row in rows]

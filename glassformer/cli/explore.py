@@ -113,7 +113,7 @@ def _export_page(
     from glassformer.interpret.examples import example_input
     from glassformer.interpret.schema import TraceInput
     from glassformer.interpret.views import view_of
-    from glassformer.weights.atomic_write import atomic_write
+    from glassformer.weights.atomic_write import write_file
 
     view, input = view_of(bundle), None
     field = next((name for name in ("text", "question") if name in view.needs), None)
@@ -138,8 +138,7 @@ def _export_page(
         name=name,
         log=lambda text: message(f"note: {text}"),
     ).encode()
-    with atomic_write(out) as file:
-        file.write(page)
+    write_file(out, page)
     typer.echo(f"wrote {out}, {len(page) / 2**20:.1f} MB; open it in any browser")
 
 

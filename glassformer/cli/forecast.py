@@ -79,8 +79,7 @@ def _write_table(result: Forecast, out: Path | None) -> None:
     if out is None:
         sys.stdout.write(text.getvalue())
         return
-    from glassformer.weights.atomic_write import atomic_write
+    from glassformer.weights.atomic_write import write_file
 
-    with atomic_write(out) as file:
-        file.write(text.getvalue().encode())
+    write_file(out, text.getvalue().encode())
     message(f"wrote {quantity(result.values.shape[1], 'step')} of {len(result.ids):,} series to {out}")

@@ -324,7 +324,7 @@ def write_objects(
     what the drawn images show. masks, class_map: further paths that were written.
     """
     from glassformer.data.annotation_writers import annotation_to_dict, to_coco
-    from glassformer.weights.atomic_write import atomic_write
+    from glassformer.weights.atomic_write import write_file
 
     out, chosen = options.out, options.format or ("text" if options.out is None else "json")
     num_images = num_objects = 0
@@ -360,8 +360,7 @@ def write_objects(
             if out is None:
                 sys.stdout.write(text)
             else:
-                with atomic_write(out) as file:
-                    file.write(text.encode())
+                write_file(out, text.encode())
     finally:
         errors.report_all()
     if num_images and not num_objects and threshold is not None:

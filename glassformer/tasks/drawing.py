@@ -375,10 +375,8 @@ class DiffusionImageGenerator(ImageGenerator):
         length, pad_id = self.spec.max_text_len, require_tokenizer(self.bundle).pad_id or 0
         ids = torch.tensor([[*row, *[pad_id] * (length - len(row))] for row in rows])
         mask = torch.arange(length) < torch.tensor([len(row) for row in rows])[:, None]
-        condition: dict[str, Tensor] = self.model.text_condition(
-            *(x.to(self.bundle.device) for x in (ids, mask))
-        )
-        return condition
+        device = self.bundle.device
+        return self.model.text_condition(ids.to(device), mask.to(device))  # type: ignore[no-any-return]
 
     def _size(self, height: int | None, width: int | None) -> tuple[int, int]:
         default = [side * self.spec.stride for side in self.spec.latent_shape[-2:]]

@@ -25,7 +25,7 @@ from glassformer.tokenization.chat_template import (
 )
 from glassformer.tokenization.display import Part, display_parts
 from glassformer.tokenization.folder import TokenizerConfig
-from glassformer.weights.atomic_write import atomic_write
+from glassformer.weights.atomic_write import write_file
 
 Side = Literal["source", "target"]
 TARGET_FILE = "tokenizer_target.json"  # for the target side, if it has its own vocabulary
@@ -249,8 +249,7 @@ class Tokenizer(ABC):
         except OSError as error:
             raise FileProblemError(folder, f"cannot be written ({error.strerror})") from error
         for name, content in files.items():
-            with atomic_write(folder / name) as file:
-                file.write(content)
+            write_file(folder / name, content)
         return list(files)
 
     def set_model_input_names(self, names: Sequence[str]) -> None:

@@ -44,7 +44,7 @@ from glassformer.errors import (
 )
 from glassformer.pretrained import SNAPSHOTS
 from glassformer.training.distributed import Parallel, Tensors
-from glassformer.weights.atomic_write import atomic_write, make_folder, sync_folder
+from glassformer.weights.atomic_write import make_folder, sync_folder, write_file
 from glassformer.weights.checksums import CHECKSUMS_FILE, verify_checksums, write_checksums
 from glassformer.weights.int8 import StoredWeights
 from glassformer.weights.store import open_weights, save_weights
@@ -98,16 +98,14 @@ def save_checkpoint(
         names = [
             f"{group}/{name}" for group in tensors for name in save_weights(temporary / group, tensors[group])
         ]
-        with atomic_write(temporary / "state.json") as file:
-            file.write(json.dumps(content).encode())
+        write_file(temporary / "state.json", json.dumps(content).encode())
         write_checksums(temporary, ["state.json", *names])
         sync_folder(temporary)
         if final.exists():
             os.rename(final, replaced)
         os.rename(temporary, final)
         sync_folder(root)
-        with atomic_write(root / "latest") as file:
-            file.write(f"{final.name}\n".encode())
+        write_file(root / "latest", f"{final.name}\n".encode())
     except (OSError, GlassformerError) as error:
         with suppress(OSError):
             if replaced.exists() and not final.exists():

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from glassformer.data.sources import Stamp, stamp_by_content, stamp_by_time
 from glassformer.errors import FileMissingError, FileProblemError, GlassformerError
-from glassformer.weights.atomic_write import atomic_write
+from glassformer.weights.atomic_write import write_file
 from glassformer.weights.checksums import CHECKSUMS_FILE, verify_checksums, write_checksums
 
 Log = Callable[[str], None]
@@ -129,8 +129,7 @@ class DataCache:
             self.commit()
 
     def _write(self, content: dict[str, Any]) -> dict[str, Any]:
-        with atomic_write(self.note) as file:
-            file.write(json.dumps(content, ensure_ascii=False, indent=2).encode())
+        write_file(self.note, json.dumps(content, ensure_ascii=False, indent=2).encode())
         return content
 
 

@@ -5,8 +5,7 @@ B images, C channels of the images or latents, S text tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +17,6 @@ from glassformer.diffusion.objectives import DenoisingObjective, NoiseLevel
 from glassformer.training.learner import Learner
 
 TEXT_DROPOUT = 0.1  # probability of the empty text, for guidance; a class has its own in the embedding
-
-
-def count_inputs(batch: Mapping[str, Any]) -> int:
-    """Return the number of images in a batch."""
-    return len(batch["inputs"])
 
 
 class DiffusionLearner(Learner):

@@ -33,7 +33,7 @@ from glassformer.tokenization import Side, Tokenizer, load_tokenizer, pair_token
 from glassformer.tokenization.train import Template, TokenizerPlan, train_tokenizer
 from glassformer.training.data_cache import Log
 from glassformer.training.recipe import TokenizerOptions
-from glassformer.weights.atomic_write import atomic_write
+from glassformer.weights.atomic_write import write_file
 
 Row = tuple[str, ...]
 Encoded = tuple[Sequence[Ragged], Mapping[Any, int]]  # the fields of many rows, and what was counted in them
@@ -202,8 +202,7 @@ def encode_rows(
     store = write_blocks(folder, fields, blocks(), max_id=max_id)
     if not len(store):
         raise EmptyInputError(f"{folder.name} data", "raise data.max_len or provide more data")
-    with atomic_write(folder / TEXTS) as file:
-        file.write(json.dumps([list(row) for row in texts], ensure_ascii=False).encode())
+    write_file(folder / TEXTS, json.dumps([list(row) for row in texts], ensure_ascii=False).encode())
     return counts
 
 

@@ -45,6 +45,11 @@ def count_examples(batch: Mapping[str, Any]) -> int:
     return len(batch["labels"])
 
 
+def count_images(batch: Mapping[str, Any]) -> int:
+    """Return the number of images in a batch."""
+    return len(batch["images" if "images" in batch else "inputs"])
+
+
 def count_pairs(batch: Mapping[str, Any]) -> int:
     """Return the number of pairs in a batch."""
     return len(batch["anchors" if "anchors" in batch else "ids"])

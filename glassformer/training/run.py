@@ -41,7 +41,7 @@ from glassformer.training.session import (
 )
 from glassformer.training.signals import Interrupted, StopSignals
 from glassformer.training.trainer import RunResult, Trainer
-from glassformer.weights.atomic_write import atomic_write
+from glassformer.weights.atomic_write import write_file
 
 
 def log_to_stderr(message: str) -> None:
@@ -205,5 +205,4 @@ def _write_request(request: Recipe, root: Path) -> None:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write(text.encode())
+    write_file(path, text.encode())

@@ -106,7 +106,7 @@ from glassformer.training.task import (
     ValidationResult,
     lower_is_better,
 )
-from glassformer.weights.atomic_write import atomic_write
+from glassformer.weights.atomic_write import write_file
 from glassformer.weights.checksums import write_checksums
 from glassformer.weights.store import open_weights, save_weights
 
@@ -444,8 +444,7 @@ class Trainer:
             self.options = parse_section(TrainingOptions, {**section_dict(self.options), **kept})
         parallel.any(False)  # every rank has read the file
         if parallel.main:
-            with atomic_write(path) as file:
-                file.write(json.dumps({**request, "chosen": section_dict(self.options)}, indent=2).encode())
+            write_file(path, json.dumps({**request, "chosen": section_dict(self.options)}, indent=2).encode())
 
     def train_in(self, session: Session) -> RunResult:
         """Train in an open session; a signal is reported by the exit code of the result."""

@@ -34,6 +34,12 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file with `atomic_write`."""
+    with atomic_write(path) as file:
+        file.write(content)
+
+
 @contextmanager
 def _write_errors(path: Path) -> Iterator[None]:
     try:

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from glassformer.errors import FileMissingError, FileProblemError, GlassformerError
 from glassformer.json_text import parse_json
-from glassformer.weights.atomic_write import atomic_write
+from glassformer.weights.atomic_write import write_file
 
 CHECKSUMS_FILE = "checksums.json"
 BUFFER_BYTES = 1 << 22
@@ -38,8 +38,7 @@ def write_checksums(folder: str | Path, names: Iterable[str]) -> Path:
         sums = pool.map(lambda name: _sum(folder / name), listed)
         manifest = _render(dict(zip(listed, sums, strict=True)))
     path = folder / CHECKSUMS_FILE
-    with atomic_write(path) as file:
-        file.write(manifest)
+    write_file(path, manifest)
     return path
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from glassformer.errors import FileMissingError, FileProblemError, GlassformerError, UnsupportedError
 from glassformer.json_text import parse_json
-from glassformer.weights.atomic_write import atomic_write, make_folder
+from glassformer.weights.atomic_write import atomic_write, make_folder, write_file
 
 LENGTH_BYTES = 8
 METADATA = "__metadata__"
@@ -194,8 +194,10 @@ def save_weights(
                 name: file_name for file_name, shard in zip(names, shards, strict=True) for name in shard
             },
         }
-        with atomic_write(folder / f"{stem}.safetensors.index.json") as file:
-            file.write(json.dumps(index, indent=2, sort_keys=True).encode() + b"\n")
+        write_file(
+            folder / f"{stem}.safetensors.index.json",
+            json.dumps(index, indent=2, sort_keys=True).encode() + b"\n",
+        )
         names.append(f"{stem}.safetensors.index.json")
     for name in weight_files(folder):
         if name not in names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +31,7 @@ from glassformer.training.distributed import Fsdp
 from glassformer.training.hardware import Hardware
 from glassformer.training.job import Job
 from glassformer.training.job_spec import JobSpec
-from glassformer.training.learner import Learner
+from glassformer.training.learner import Learner, count_images
 from glassformer.training.logging.sample_images import tile_images
 from glassformer.training.model_setup import new_model_spec
 from glassformer.training.recipe import BatchLimits
@@ -53,11 +53,6 @@ class PixelData(Augment, DataSection):
     train: Paths = sections.train_files("folders of images, searched recursively", unit="folders or files")
     valid: Paths | float = sections.valid_split(0.05)
     image_size: tuple[int, ...] = sections.image_sides("the images become squares", (64, 64))
-
-
-def count_images(batch: Mapping[str, Any]) -> int:
-    """Return the number of images in a batch."""
-    return len(batch["images"])
 
 
 class AutoencoderLearner(Learner):

@@ -32,7 +32,7 @@ from glassformer.families.sidecars import SCHEDULER_FILE
 from glassformer.pretrained import model_folder
 from glassformer.tasks.drawing import DiffusionImageGenerator
 from glassformer.training import sections
-from glassformer.training.diffusion_learner import DiffusionLearner, count_inputs
+from glassformer.training.diffusion_learner import DiffusionLearner
 from glassformer.training.drawing_job import ClassDrawingJob, DrawingJob, TextDrawingJob
 from glassformer.training.hardware import Hardware
 from glassformer.training.image_folder_job import ImageFolderData
@@ -40,6 +40,7 @@ from glassformer.training.image_text_job import CaptionData
 from glassformer.training.job import Data
 from glassformer.training.job_spec import JobSpec
 from glassformer.training.latents import CaptionedImages, ClassImages
+from glassformer.training.learner import count_images
 from glassformer.training.model_setup import (
     build_initialized,
     find_preset,
@@ -64,7 +65,7 @@ TEXT_LAYERS, TEXT_HEADS, TEXT_DROPOUT, TEXT_WIDTH = 4, 4, 0.1, 256  # of a new t
 class DiffusionJob(DrawingJob[Data]):
     """Train a denoiser on images or on the latents of a frozen autoencoder."""
 
-    unit, count = "images", staticmethod(count_inputs)
+    unit, count = "images", staticmethod(count_images)
     architecture = "diffusion model"
     generator = staticmethod(
         partial(DiffusionImageGenerator, num_inference_steps=SAMPLE_STEPS, guidance_scale=SAMPLE_GUIDANCE)

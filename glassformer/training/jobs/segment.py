@@ -24,6 +24,7 @@ from glassformer.tasks.mask_postprocessing import MaskSegment
 from glassformer.tasks.pixel_postprocessing import pixel_classes, pixel_instances
 from glassformer.training.job_spec import JobSpec
 from glassformer.training.labels import classes_of
+from glassformer.training.learner import count_images
 from glassformer.training.model_setup import (
     build_initialized,
     keep_fitting_weights,
@@ -36,11 +37,6 @@ from glassformer.training.object_losses import count_objects
 from glassformer.training.task import ValidationResult
 
 PANOPTIC_SCORE = 0.5  # instances below it do not enter the panoptic quality
-
-
-def count_images(batch: Arrays) -> int:
-    """Return the number of images in a batch."""
-    return len(batch["images"])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from glassformer.training.logging.console import format_duration, format_number
 from glassformer.training.logging.history import METRICS_FILE, History, Points, number, read_history
 from glassformer.training.logging.sample_images import read_images
 from glassformer.training.task import lower_is_better
-from glassformer.weights.atomic_write import atomic_write
+from glassformer.weights.atomic_write import write_file
 
 Panels = Mapping[str, Mapping[str, Points]]  # title of a panel -> label of a curve -> points
 
@@ -48,8 +48,7 @@ def write_report(folder: str | Path) -> list[Path]:
     if curve_panels := panels(history):
         picture = render_curves(curve_panels)
         written.append(root / "curves.png")
-        with atomic_write(written[-1]) as file:
-            file.write(picture)
+        write_file(written[-1], picture)
         content["picture"] = base64.b64encode(picture).decode()
         content["description"] = "; ".join(
             f"{title}: {label} from {format_number(points[0][1])} to {format_number(points[-1][1])}"
@@ -61,8 +60,7 @@ def write_report(folder: str | Path) -> list[Path]:
     environment = Environment(autoescape=True, trim_blocks=True)
     environment.filters["number"] = format_number
     template = environment.from_string(TEMPLATE.read_text("utf-8"))
-    with atomic_write(written[0]) as file:
-        file.write(template.render(content).encode("utf-8", "replace"))
+    write_file(written[0], template.render(content).encode("utf-8", "replace"))
     return written
 
 

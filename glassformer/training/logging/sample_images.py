@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glassformer.training.task import SampleImage
-from glassformer.weights.atomic_write import atomic_write
+from glassformer.weights.atomic_write import write_file
 
 SAMPLES = "samples"
 MIN_SIDE = 64  # of the images of a grid
@@ -50,8 +50,7 @@ def write_images(root: Path, step: int, images: Sequence[SampleImage]) -> list[d
         Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels).save(png, format="PNG")
         name = f"step-{step:08}-{image.name}.png"
         (root / SAMPLES).mkdir(parents=True, exist_ok=True)
-        with atomic_write(root / SAMPLES / name) as file:
-            file.write(png.getvalue())
+        write_file(root / SAMPLES / name, png.getvalue())
         listed.append({"file": name, "caption": image.caption})
     return listed
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.errors import MissingDependencyError
 from glassformer.training.callbacks import TrainerCallback
-from glassformer.weights.atomic_write import atomic_write
+from glassformer.weights.atomic_write import write_file
 
 if TYPE_CHECKING:
     from glassformer.training.trainer import Trainer
@@ -42,8 +42,7 @@ class TrackerCallback(TrainerCallback):
         ids = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         config = {"seed": trainer.seed, **asdict(trainer.options)}
         ids[self.package] = self.start(trainer, ids.get(self.package), config)
-        with atomic_write(path) as file:
-            file.write(json.dumps(ids).encode())
+        write_file(path, json.dumps(ids).encode())
 
     @abstractmethod
     def start(self, trainer: Trainer, run_id: str | None, config: Mapping[str, Any]) -> str:
