@@ -411,7 +411,7 @@ HTTP_FIELDS = {
     "guidance": "How strongly images follow the prompt; 1 is without guidance.",
     "negative_prompt": "Text that the images move away from.",
     "sampler": "Sampler of a diffusion model (default: the model's).",
-    "strength": "How much of the image changes (default: 0.8).",
+    "strength": "How much of the image changes (default: 0.8, with a mask 1).",
     "mask": "Mask of the image's size: transparent, or white, where it is redrawn.",
     "b64_json": "PNG file in base64, which contains all settings.",
     "activation": "Probabilities are a softmax over the texts, or a sigmoid of each logit.",

@@ -6,6 +6,7 @@ how its kind of model draws a batch. B images, C channels, H and W height and wi
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ from glassformer.errors import (
     InvalidValueError,
     MissingValueError,
     UnknownNameError,
+    UnsupportedError,
     attempt,
 )
 from glassformer.families.sidecars import SCHEDULER_FILE
@@ -61,9 +63,12 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MAX_STEPS, MAX_SIDE = 1000, 4096
-DEFAULT_STEPS, DEFAULT_GUIDANCE = 50, 7.5  # those of diffusers
+DEFAULT_STEPS, DEFAULT_GUIDANCE, DEFAULT_STRENGTH = 50, 7.5, 0.8  # those of diffusers
 DECODED_PIXELS = 1 << 20  # of one batch; a larger image is decoded in tiles
 TILE = 512  # pixels per side
+# An image has at most so many times the pixels of those in training, or so many tokens if these are more: the
+# time of a step grows with their square, and far from their size in training models draw nothing sensible.
+MAX_ENLARGEMENT, MIN_TOKENS = 16, 4096
 Prompt = str | int
 
 
@@ -190,7 +195,8 @@ class DiffusionImageGenerator(ImageGenerator):
     """Draw images by removing noise step by step.
 
     guidance_scale: how strongly the images follow the prompts; 1 is without guidance.
-    image: an image to start from, with a strength from 0 to 1. mask: white where it is redrawn.
+    image: an image to start from. mask: white where it is redrawn.
+    strength: how much of the image changes, from 0 to 1; None: 0.8, or 1 with a mask.
     sampler: name of another sampler than the model's, e.g. dpmpp_2m.
     tiling: whether to decode in tiles, which is not exact; None: only images above 1024 x 1024 pixels.
     step_cache: the inside of the denoiser runs at every so many steps only, which is not exact; 1 is.
@@ -210,7 +216,7 @@ class DiffusionImageGenerator(ImageGenerator):
         width: int | None = None,
         image: ImageLike | None = None,
         mask: ImageLike | None = None,
-        strength: float = 0.8,
+        strength: float | None = None,
         sampler: str | None = None,
         tiling: bool | None = None,
         step_cache: int = 1,
@@ -220,9 +226,9 @@ class DiffusionImageGenerator(ImageGenerator):
         super().__init__(bundle, **options)
         check_at_least("num_inference_steps", num_inference_steps, 1, MAX_STEPS)
         check_at_least("step_cache", step_cache, 1, MAX_STEPS)
-        check_probability("strength", strength)
-        if image is None and mask is not None:
-            raise MissingValueError("image", "for a mask")
+        for name, value in {"mask": mask, "strength": strength}.items():
+            if image is None and value is not None:
+                raise MissingValueError("image", f"for a {name}")
         model: Any = bundle.model
         self.model = model
         self.guidance_scale, self.negative_prompt = guidance_scale, negative_prompt
@@ -232,7 +238,11 @@ class DiffusionImageGenerator(ImageGenerator):
         self.tiling = self.size[0] * self.size[1] > DECODED_PIXELS if tiling is None else tiling
         latent_size = tuple(side // self.spec.stride for side in self.size)
         self.latent_shape = (self.spec.latent_shape[0], *latent_size)
-        self.strength = strength if mask is None else 1.0
+        if negative_prompt and self.spec.text_encoder is None:
+            raise UnsupportedError(bundle.display_name, "a negative_prompt", hint="it draws classes")
+        default_strength = DEFAULT_STRENGTH if mask is None else 1.0
+        self.strength = default_strength if strength is None else strength
+        check_probability("strength", self.strength)
         self.image = self.mask = None
         self.sources: dict[str, Any] = {}  # what is known about the image and the mask
         if image is not None:
@@ -379,13 +389,19 @@ class DiffusionImageGenerator(ImageGenerator):
         return self.model.text_condition(ids.to(device), mask.to(device))  # type: ignore[no-any-return]
 
     def _size(self, height: int | None, width: int | None) -> tuple[int, int]:
-        default = [side * self.spec.stride for side in self.spec.latent_shape[-2:]]
+        """Return the height and width; raise if they do not fit, or a denoising step would take too long."""
+        stride, patch = self.spec.stride, self.spec.latents.patch_size
+        default = [side * stride for side in self.spec.latent_shape[-2:]]
         size = (height or default[0], width or default[1])
-        patch = getattr(getattr(self.spec.latents, "patches", None), "patch_size", (1, 1))
         for name, side, cells in zip(("height", "width"), size, patch, strict=True):
-            multiple = self.spec.stride * cells
+            multiple = stride * cells
             if side % multiple or not 0 < side <= MAX_SIDE:
                 raise InvalidValueError(name, side, f"a multiple of {multiple} up to {MAX_SIDE}")
+        pixels = math.prod(patch) * stride**2  # of a token
+        limit = max(MAX_ENLARGEMENT * math.prod(default), MIN_TOKENS * pixels)
+        if math.prod(size) > limit:
+            expected = f"at most {limit:,} pixels, because the model was trained with {{}} x {{}}"
+            raise InvalidValueError("height x width", f"{size[0]} x {size[1]}", expected.format(*default))
         return size
 
     def _sampler_settings(self, name: str | None) -> SamplerSettings:

@@ -518,7 +518,7 @@ class TaskMethods:
         A prompt is a text or, for a model of classes, the name or number of a class. The same seed gives the same image alone and among others. With an image, drawing starts from it, and a mask limits what is redrawn. PNG files contain all settings.
 
         image: Image to start from, resized to the drawing.
-        strength: How much of the image changes, 0 to 1 (default: 0.8).
+        strength: How much of the image changes, 0 to 1 (default: 0.8, with a mask 1).
         mask: Mask of the image's size: white is redrawn, black stays.
         temperature: Sampling temperature of image tokens (default: 1).
         top_k: Sample among this many likely image tokens (default: all).

@@ -185,7 +185,7 @@ def test_settings_in_a_png_file_draw_it_again(
     assert code == 0 and Path("edit.png").read_bytes() == Path("edit2.png").read_bytes()
     # other weights: a note; no settings, or damaged ones: an error
     classes = save_drawing_model(Path("classes"), classes=True)
-    code, _, errors = run(capsys, classes, CLASSES[1], "--like", "ddim.png")
+    code, _, errors = run(capsys, classes, CLASSES[1], "--like", "ddim.png", "--negative-prompt", "")
     assert code == 0 and errors.count("\n") == 1 and "other weights" in errors
     plain = Image.new("RGB", (4, 4))
     plain.save("plain.png")
@@ -287,6 +287,7 @@ def test_only_images_above_a_megapixel_are_decoded_in_tiles(
 ) -> None:
     options: dict[str, Any] = {"num_inference_steps": 1, "height": 48, "width": 64}
     exact = painter.draw(PROMPT, **options)
+    monkeypatch.setattr(drawing, "MIN_TOKENS", 1 << 20)
     assert not DiffusionImageGenerator(painter, height=1024, width=1024).tiling
     assert DiffusionImageGenerator(painter, height=1024, width=1028).tiling
     monkeypatch.setattr(drawing, "TILE", 32)

@@ -163,6 +163,8 @@ def test_images_match_dit(tmp_path: Path) -> None:
     for prompt in ("cat", 10, -1):
         with pytest.raises(InvalidValueError):
             draw(ours, [prompt])
+    with pytest.raises(UnsupportedError):
+        draw(ours, [3], negative_prompt="cat")
     one_folder = glassformer.load(glassformer.save(ours, tmp_path / "one", layout="glassformer"))
     assert one_folder.spec == ours.spec and not one_folder.parts
     assert np.array_equal(pixels(images), pixels(draw(one_folder, [3, "7"], SEEDS, **options)))
@@ -267,7 +269,8 @@ def test_diffusers_reads_the_saved_folder(stable_diffusion: Any, tmp_path: Path)
         ({"num_inference_steps": 10_000}, InvalidValueError),
         ({"height": 17}, InvalidValueError),
         ({"width": 100_000}, InvalidValueError),
-        ({"strength": 1.5}, InvalidValueError),
+        ({"height": 1024, "width": 1024}, InvalidValueError),  # 262,144 tokens of a model trained with 64
+        ({"strength": 0.5}, MissingValueError),
         ({"mask": b""}, MissingValueError),
         ({"sampler": "eular"}, UnknownNameError),
     ],

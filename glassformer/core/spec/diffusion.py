@@ -49,6 +49,11 @@ class ConditionedLatentsSpec(InputSpec, abstract=True):
     label_dropout: float = 0.1
     text_dim: int | None = None
 
+    @property
+    def patch_size(self) -> tuple[int, int]:
+        """Rows and columns of the latents that become one token."""
+        return 1, 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyMapSpec(ConditionedLatentsSpec):
@@ -96,6 +101,10 @@ class NoisyLatentsSpec(ConditionedLatentsSpec):
             raise InvalidValueError("NoisyLatents.patches", "trained tokens", "patches alone")
         if self.num_classes is None and self.text_dim is None:
             raise MissingValueError("num_classes or text_dim", "by a diffusion model with a condition")
+
+    @property
+    def patch_size(self) -> tuple[int, int]:
+        return self.patches.patch_size
 
     @property
     def memory_dim(self) -> int | None:

@@ -49,7 +49,7 @@ class DiffusionOptions(TaskOptions):
         more_flags=("--num-images",),
     )
     seed: int | None = setting(
-        None, "Seed of the first image of a prompt (default: 0).", interval="[0, 9223372036854770000]"
+        None, "Seed of the first image of a prompt (default: 0).", interval="[0, inf)", max=2**63 - 1
     )
     guidance_scale: float | None = setting(
         None,
@@ -96,7 +96,7 @@ class DrawOptions(DiffusionOptions):
 
     image: Any = setting(None, "Image to start from, resized to the drawing.", is_image=True)
     strength: float | None = setting(
-        None, "How much of the image changes, 0 to 1 (default: 0.8).", interval="[0, 1]"
+        None, "How much of the image changes, 0 to 1 (default: 0.8, with a mask 1).", interval="[0, 1]"
     )
     mask: Any = setting(None, "Mask of the image's size: white is redrawn, black stays.", is_image=True)
     temperature: float | None = setting(

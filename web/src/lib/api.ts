@@ -478,6 +478,12 @@ export interface EmbeddingResponse {
   usage: Usage;
 }
 
+/** A PNG file in base64, which contains all settings. seed: of this image. */
+export interface EncodedDrawing {
+  b64_json: string;
+  seed: number;
+}
+
 /** A span of a text: its label, probability, character offsets [start, end) and text. */
 export interface Entity {
   label: string;
@@ -662,12 +668,6 @@ export interface ImageAnswer {
   warnings?: "unknown_words"[];
 }
 
-/** A PNG file in base64, which contains all settings. seed: of this image. */
-export interface ImageData {
-  b64_json: string;
-  seed: number;
-}
-
 /** POST /v1/images/generations, as OpenAI defines it. `user` has no effect; images are returned in base64. size: width x height in pixels, or `auto`, the model's own. `seed`, `steps`, `guidance`, `negative_prompt` and `sampler` are extensions. */
 export interface ImageGenerationRequest {
   model?: string | null;
@@ -707,7 +707,7 @@ export interface ImageUrl {
 /** The images of a request. created: seconds since 1970. size: width x height. */
 export interface ImagesResponse {
   created: number;
-  data: ImageData[];
+  data: EncodedDrawing[];
   output_format?: "png";
   size: string;
   model: string;
