@@ -30,7 +30,7 @@ RESUMABLE = frozenset(
 )
 
 # What a run writes before its first step.
-STARTED = (REQUEST, RECIPE, LOCK, HOLDER, NOTE, METRICS_FILE, "train.log", "data", "tokenizer")
+STARTED = (REQUEST, RECIPE, LOCK, HOLDER, NOTE, METRICS_FILE, "train.log", "tensorboard", "data", "tokenizer")
 
 # Defaults of version 0.2.0 of settings that are now chosen for each run: its runs resume without naming them.
 FORMER_DEFAULTS: dict[str, tuple[object, ...]] = {

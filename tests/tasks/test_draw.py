@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -265,7 +266,8 @@ def test_drawing_ends_when_the_client_is_gone(painter: Any) -> None:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
-    asyncio.run(disconnect())
+    with ThreadPoolExecutor(1) as thread:  # the browser of other tests has a loop in this one
+        thread.submit(asyncio.run, disconnect()).result()
     registry.close()  # waits for the thread
     assert steps == 0
 
