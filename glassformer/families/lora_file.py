@@ -71,12 +71,12 @@ def merge_lora_file(path: Path, parts: Iterable[AdaptedPart]) -> None:
     pairs: dict[str, dict[str, Tensor]] = {}
     unread = []
     for name, tensor in tensors.items():
-        spelled = _PROCESSOR.sub(r".\1.lora.", name).replace(".to_out.lora.", ".to_out.0.lora.")
-        suffix = next((suffix for suffix in SUFFIXES if spelled.endswith(f".{suffix}")), None)
+        diffusers_name = _PROCESSOR.sub(r".\1.lora.", name).replace(".to_out.lora.", ".to_out.0.lora.")
+        suffix = next((suffix for suffix in SUFFIXES if diffusers_name.endswith(f".{suffix}")), None)
         if suffix is None:
             unread.append(name)
         else:
-            pairs.setdefault(spelled.removesuffix(f".{suffix}"), {})[SUFFIXES[suffix]] = tensor
+            pairs.setdefault(diffusers_name.removesuffix(f".{suffix}"), {})[SUFFIXES[suffix]] = tensor
     updates: list[tuple[AdaptedPart, Adapter]] = []
     for part in parts:
         layers = part.layers()
