@@ -130,7 +130,7 @@ class Bundle:
     weights: WeightFormat = "own"
     parts: dict[str, Bundle] = field(default_factory=dict, repr=False)
     _prepared: tuple[Any, str, nn.Module] | None = field(default=None, init=False, repr=False, compare=False)
-    _digest: tuple[nn.Module, str] | None = field(default=None, init=False, repr=False, compare=False)
+    _digest: tuple[Any, str] | None = field(default=None, init=False, repr=False, compare=False)
     _images: tuple[nn.Module, Any, OrderedDict[bytes, SizedBytes]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -160,13 +160,16 @@ class Bundle:
         return self._prepared[2]
 
     def weights_digest(self) -> str:
-        """Return the SHA-256 of all parameters and buffers, cached until the model changes."""
-        if self._digest is None or self._digest[0] is not self.model:
+        """Return the SHA-256 of all parameters and buffers, cached until one of them changes."""
+        tensors = unique_state_dict(self.model)
+        versions = [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors.values()]
+        state = self.model, versions
+        if self._digest is None or self._digest[0] != state:
             digest = hashlib.sha256()
-            for name, tensor in sorted(unique_state_dict(self.model).items()):
+            for name, tensor in sorted(tensors.items()):
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
                 digest.update(tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data)
-            self._digest = self.model, digest.hexdigest()
+            self._digest = state, digest.hexdigest()
         return self._digest[1]
 
     def tower(self, name: Literal["image", "text", "decoder"]) -> Bundle:

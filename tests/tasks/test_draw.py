@@ -284,6 +284,15 @@ def test_memory_is_bounded_before_the_work(painter: Any, monkeypatch: pytest.Mon
         batch_size(needed - 1, height=64, width=64)
 
 
+def test_the_checksum_follows_the_weights() -> None:
+    """Also of weights that change in place, as in training."""
+    bundle = diffusion_bundle(classes=True)
+    before = bundle.weights_digest()
+    with torch.no_grad():
+        next(bundle.model.parameters()).mul_(2)
+    assert bundle.weights_digest() != before
+
+
 def test_only_images_above_a_megapixel_are_decoded_in_tiles(
     painter: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
