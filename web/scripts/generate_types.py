@@ -1,4 +1,4 @@
-"""Write src/lib/api.ts: the server's request and response bodies as TypeScript, from its OpenAPI document.
+"""Write src/lib/api.ts: the bodies of the explorer's requests and responses as TypeScript, from the OpenAPI document.
 
 python web/scripts/generate_types.py
 """
@@ -6,6 +6,7 @@ python web/scripts/generate_types.py
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,22 @@ def generate() -> str:
     """The content of api.ts."""
     from glassformer.server.app import create_app
 
-    schemas = create_app({}).openapi()["components"]["schemas"]
-    return HEADER + "".join(f"\n{declare(name, schemas[name])}\n" for name in sorted(schemas))
+    document = create_app({}).openapi()
+    schemas = document["components"]["schemas"]
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    names = references([one for one in operations if "trace" in one.get("tags", ())])
+    for name in names:  # grows by what each refers to
+        names.extend(set(references(schemas[name])).difference(names))
+    return HEADER + "".join(f"\n{declare(name, schemas[name])}\n" for name in sorted(set(names)))
+
+
+def references(document: Any) -> list[str]:
+    """The names of the schemas that a part of the document refers to.
+
+    >>> references({"anyOf": [{"$ref": "#/components/schemas/Curve"}, {"type": "null"}]})
+    ['Curve']
+    """
+    return re.findall(r'"\$ref": "#/components/schemas/(\w+)"', json.dumps(document))
 
 
 def declare(name: str, schema: dict[str, Any]) -> str:
