@@ -1,4 +1,4 @@
-"""The denoising steps of one drawing, computed as far as they are looked at.
+"""The steps of one drawing, computed as far as they are looked at.
 
 Only small samples are kept; pictures and attention of a step are computed again when they are asked for.
 C channels, D d_model, K head width, L layers, N steps, T patches, h and w rows and columns.
@@ -6,10 +6,11 @@ C channels, D d_model, K head width, L layers, N steps, T patches, h and w rows 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from threading import RLock
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,61 +23,119 @@ from glassformer.core.inputs import LatentInputs
 from glassformer.core.observe import Observer, Record, observe
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.interpret import schema
-from glassformer.tasks.drawing import DiffusionImageGenerator
+from glassformer.tasks.drawing import DiffusionImageGenerator, ImageGenerator
 
+MODULATION = "film.modulation"
 MAX_SIDE = 320  # pixels of a picture of the film
 MAX_MATRIX = 1 << 25  # weights of an attention layer; larger ones are not listed
 
 
-class Film:
+class Film(ABC):
     """The film of one prompt and seed.
 
-    num_words: tokens of the prompt; None for a class. start: the step from which on interventions apply.
-    latents: what the denoiser is given at each step (1, C, h, w), and after the last step the sample.
-    clean: the clean sample that it predicts at each step.
+    words: tokens of the prompt. start: the step from which on interventions apply.
+    module: the part of the model whose heads can be switched off.
     """
+
+    task: ImageGenerator
+    module: ClassVar[str]
 
     def __init__(
         self,
-        task: DiffusionImageGenerator,
-        prompt: Any,
+        task: ImageGenerator,
         *,
-        num_words: int | None = None,
+        words: schema.TokenSequence,
         interventions: Iterable[schema.Intervention] = (),
         start: int = 0,
     ) -> None:
-        self.task, self.start = task, start
-        self.latents: list[Tensor] = []
-        self.clean: list[Tensor] = []
+        self.task, self.words, self.start = task, words, start
+        self.model: Any = task.bundle.model
         self.edits: dict[str, Callable[[Tensor], Tensor]] = {}
         self.hidden_words: list[int] = []
-        for intervention in interventions:
-            self._add(intervention, num_words)
-        with torch.no_grad():
-            self.condition, _ = task.conditions([prompt])
-            self._steps: Iterator[Any] = task.steps(self._predict, [prompt], task.seeds)
         self._last: tuple[int, Record] | None = None
         self._lock = RLock()
+        for intervention in interventions:
+            self._add(intervention)
 
+    @abstractmethod
     def __len__(self) -> int:
-        return len(self.task.sampler)
+        """Return the number of steps."""
 
-    def _add(self, intervention: schema.Intervention, num_words: int | None) -> None:
+    @abstractmethod
+    def outcome(self) -> tuple[schema.DrawOutcome, dict[str, Tensor]]:
+        """Describe the film, and return the tensors that the description names."""
+
+    @abstractmethod
+    def frames(self, step: int) -> Tensor:
+        """Return the pictures of a step, or after the last one."""
+
+    @abstractmethod
+    def record(self, step: int) -> Record:
+        """Return queries and keys of a step, of the row with the condition."""
+
+    def tensor(self, name: str) -> Tensor | None:
+        """Return another tensor by name; None if there is none."""
+        return None
+
+    @property
+    def bytes(self) -> int:
+        """The memory of the samples, and of the queries and keys of one step."""
+        return sum(x.nbytes for x in self._last[1].tensors.values()) if self._last else 0
+
+    def _add(self, intervention: schema.Intervention) -> None:
         match intervention:
             case schema.AblateHead(attention=name, head=head):
-                attentions = dict(_attentions(self.task.model))
+                attentions = dict(self.attention_layers())
                 if name not in attentions:
                     raise schema.ItemNotFoundError("attention", name, attentions)
                 if not 0 <= head < attentions[name].num_heads:
                     raise InvalidValueError("head", head, f"0 to {attentions[name].num_heads - 1}")
                 self.edits[f"{name}.heads"] = _without_head(head, self.edits.get(f"{name}.heads"))
-            case schema.MaskToken(sequence="text", position=position) if num_words is not None:
-                if not 0 <= position < num_words:
-                    raise InvalidValueError("text position", position, f"0 to {num_words - 1}")
+            case schema.MaskToken(sequence="text", position=position) if self.words.name == "text":
+                if not 0 <= position < len(self.words):
+                    raise InvalidValueError("text position", position, f"0 to {len(self.words) - 1}")
                 self.hidden_words.append(position)
             case _:
                 name = self.task.bundle.display_name
                 raise UnsupportedError(name, f"the intervention {intervention.kind} on this input")
+
+    def attention_layers(self) -> Iterator[tuple[str, MultiHeadAttention]]:
+        """Yield the attention layers whose heads can be switched off."""
+        for name, module in self.model.named_modules():
+            if isinstance(module, MultiHeadAttention) and name.startswith(f"{self.module}."):
+                yield name, module
+
+
+class DenoisingFilm(Film):
+    """The film of a diffusion model.
+
+    latents: what the denoiser is given at each step (1, C, h, w), and after the last step the sample.
+    clean: the clean sample that it predicts at each step.
+    """
+
+    task: DiffusionImageGenerator
+    module = "denoiser"
+
+    def __init__(self, task: DiffusionImageGenerator, prompt: Any, **options: Any) -> None:
+        super().__init__(task, **options)
+        self.latents: list[Tensor] = []
+        self.clean: list[Tensor] = []
+        with torch.no_grad():
+            self.condition, _ = task.conditions([prompt])
+            self._steps: Iterator[Any] = task.steps(self._predict, [prompt], task.seeds)
+
+    def __len__(self) -> int:
+        return len(self.task.sampler)
+
+    def outcome(self) -> tuple[schema.DrawOutcome, dict[str, Tensor]]:
+        attentions, modulation = self.attentions(), self.modulation()
+        outcome = schema.DrawOutcome(
+            timesteps=tuple(self.task.sampler.timesteps.tolist()),
+            size=self.task.size,
+            attentions=attentions,
+            modulation=None if modulation is None else MODULATION,
+        )
+        return outcome, {} if modulation is None else {MODULATION: modulation}
 
     def _predict(self, inputs: LatentInputs) -> Tensor:
         """Take the next step: run the denoiser on one row, or on one without and one with the condition."""
@@ -168,20 +227,12 @@ class Film:
 
     @property
     def bytes(self) -> int:
-        """The memory of all samples and of the queries and keys of one step."""
-        samples = 2 * (len(self) + 1) * self.latents[0].nbytes
-        return samples + (sum(x.nbytes for x in self._last[1].tensors.values()) if self._last else 0)
+        return super().bytes + 2 * (len(self) + 1) * self.latents[0].nbytes
 
 
 def _vector_norms(block: Any, condition: Tensor) -> list[float]:
     parts = (block.norm_self, block.scale_self_attn, block.norm_ffn, block.scale_ffn)
     return [float(x.float().norm()) for part in parts for x in part.modulation(condition)]
-
-
-def _attentions(model: Any) -> Iterator[tuple[str, MultiHeadAttention]]:
-    for name, module in model.named_modules():
-        if isinstance(module, MultiHeadAttention) and name.startswith("denoiser."):
-            yield name, module
 
 
 def _without_head(head: int, edit: Callable[[Tensor], Tensor] | None) -> Callable[[Tensor], Tensor]:

@@ -9,8 +9,7 @@ from typing import Any
 
 from glassformer.core.observe import Record
 from glassformer.errors import InvalidValueError
-from glassformer.interpret import schema
-from glassformer.interpret.film import Film
+from glassformer.interpret.film import DenoisingFilm
 from glassformer.interpret.prepared_input import PreparedInput
 from glassformer.interpret.schema import Intervention, TokenSequence, TraceInput, TraceToken
 from glassformer.interpret.tokens import encoded_sequence, encoding_cost
@@ -19,7 +18,6 @@ from glassformer.processors.text import require_tokenizer
 from glassformer.tasks.drawing import DEFAULT_GUIDANCE, DiffusionImageGenerator
 
 MAX_STEPS, DEFAULT_STEPS = 250, 20
-MODULATION = "film.modulation"
 _TEXTS = ("a red apple", "빨간 사과", "a cat with a hat", "모자를 쓴 고양이")
 
 
@@ -49,22 +47,11 @@ class DrawView(View):
         if isinstance(prompt, Exception):
             raise prompt
         sequence = self._sequence(input.text or "")
-        film = Film(
-            task,
-            prompt,
-            num_words=len(sequence) if sequence.name == "text" else None,
-            interventions=interventions,
-            start=input.start_step or 0,
+        film = DenoisingFilm(
+            task, prompt, words=sequence, interventions=interventions, start=input.start_step or 0
         )
-        attentions, modulation = film.attentions(), film.modulation()
-        outcome = schema.DrawOutcome(
-            timesteps=tuple(task.sampler.timesteps.tolist()),
-            size=task.size,
-            attentions=attentions,
-            modulation=None if modulation is None else MODULATION,
-        )
+        outcome, tensors = film.outcome()
         prepared = PreparedInput(kind=self.kind, input=input, sequences=(sequence,), inputs={})
-        tensors = {} if modulation is None else {MODULATION: modulation}
         return ViewRun(prepared, Record(), outcome, tensors, time.perf_counter() - begin, film)
 
     def _sequence(self, text: str) -> TokenSequence:
