@@ -1,4 +1,4 @@
-"""Write src/lib/api.ts: the bodies of the explorer's requests and responses as TypeScript, from the OpenAPI document.
+"""Write src/lib/api.ts: the bodies of the explorer's routes as TypeScript, from the OpenAPI document.
 
 python web/scripts/generate_types.py
 """
