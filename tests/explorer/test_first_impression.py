@@ -43,10 +43,10 @@ def trace() -> Trace:
 
 def test_ribbons_show_the_layer_that_links_words_and_fit_the_page(page: Page, url: str) -> None:
     page.goto(f"{url}/#/pocket/model?in={KOREAN}&to=en")
-    figure = page.locator("[data-figure='decoder.blocks.2.cross_attn-alignment']")
+    figure = page.locator("[data-figure='decoder.blocks.2.cross_attn-ribbons']")
     links = figure.locator("[data-link]")
     expect(links.first).to_be_visible()
-    words = [text.strip() for text in figure.locator("svg[role=img] text").all_text_contents()]
+    words = [text.strip() for text in figure.locator("svg text").all_text_contents()]
     source, target = words.index("어제"), words.index("yesterday") - words.index("I")
     share = figure.locator(f"[data-link='{target} {source}']").get_attribute("data-value")
     assert float(share or 0) > 0.7

@@ -52,16 +52,15 @@ def test_keyboard_opens_every_stage(open_page: OpenPage, expected_trace: Expecte
                 tried.add(kind)
                 keys = trace.sequences[0] if kind[1] else trace.sequence(stage["sequence"])
                 patches = keys.kind == "patches"
-                every_tab(page, stage["id"], cross=kind[1], patches=patches)
+                every_tab(page, stage["id"], patches=patches)
         assert page.locator('[data-way="on"]').get_attribute("aria-disabled") == "true"
         assert ("attention", True) in tried or not any(one.kind == "cross" for one in trace.attentions())
 
 
-def every_tab(page: Page, stage: str, cross: bool, patches: bool) -> None:
+def every_tab(page: Page, stage: str, patches: bool) -> None:
     shown = page.locator(f'[data-open="{stage}"]')
     tabs = shown.locator("[role=tab]").evaluate_all("all => all.map(one => one.dataset.choice)")
-    words = ["alignment"] * (cross and not patches)
-    assert tabs == ["image"] * patches + ["qkv", "scores", "weights", "links", "mix", *words]
+    assert tabs == ["image"] * patches + ["qkv", "scores", "weights", "ribbons", "mix"]
     for tab in tabs:
         shown.locator(f'[role=tab][data-choice="{tab}"]').click()
         wait_until_idle(page)
@@ -140,7 +139,7 @@ def test_next_token_probabilities_match_the_library(
 ) -> None:
     trace = expected_trace(name)
     logits = trace.record["head.logits"][0, 2].float()
-    order = logits.argsort(descending=True)[:15]
+    order = logits.argsort(descending=True)[:12]
     shown = '[data-figure="next-2"]'
     with open_page(address(name, **INPUTS[name], at="head", pos=2)) as page:
         for temperature, top_k, top_p in [(1.0, 0, 1.0), (0.7, 3, 0.6), (0.7, 0, 0.6), (2.0, 3, 1.0)]:
@@ -149,8 +148,10 @@ def test_next_token_probabilities_match_the_library(
             probabilities = sampling_probabilities(logits, temperature, top_k, top_p)
             tempered = (logits / temperature).softmax(-1)
             kept = probabilities > 0
-            values = torch.where(kept, probabilities, tempered)[order]  # removed tokens stay, in gray
-            assert numbers(page.locator(f"{shown} li [data-value]")) == approx(values.tolist(), abs=1e-6)
+            bars = page.locator(f"{shown} li")
+            outlines, values = (numbers(bars.locator(part)) for part in (".before", ".number"))
+            assert outlines == approx(tempered[order].tolist(), abs=1e-6)  # removed tokens stay as outlines
+            assert values == approx(probabilities[order].tolist(), abs=1e-6)
             mass = page.locator(f"{shown} [data-kept]")
             assert mass.get_attribute("data-kept") == str(int(kept.sum()))
             assert number(mass) == approx(float(tempered[kept].sum()), abs=1e-6)
@@ -451,7 +452,7 @@ def test_a_caption_grows_over_its_image(open_page: OpenPage, expected_trace: Exp
     with open_page(address(CAPTIONS, "decoding", n=2)) as page:
         assert page.locator("[data-written]").get_attribute("data-written") == "A red"
         assert page.locator("[data-figure=decoding-looking] img").count() == 1
-        navigate(page, address(CAPTIONS, "decoding", out=""), "[data-figure=decoding-next] [data-word]")
+        navigate(page, address(CAPTIONS, "decoding", out=""), "[data-figure=decoding-next] [data-key]")
         page.get_by_role("button", name="Play", exact=True).click()
         page.wait_for_selector("[data-ended=end]")
         wait_until_idle(page)

@@ -63,10 +63,10 @@ def test_playing_greedy_decoding_matches_one_beam(
     own = greedy(expected_trace, [])
     with open_page(address(RUN, "decoding", text=TEXT, out="", speed=50)) as page:
         probabilities = expected_trace(RUN).record["head.logits"][0, 0].softmax(-1)
-        bars = page.locator("[data-figure=decoding-next] [data-word]")
-        first = [int(word) for word in bars.evaluate_all("all => all.map(one => one.dataset.word)")]
+        bars = page.locator("[data-figure=decoding-next] [data-key]")
+        first = [int(key) for key in bars.evaluate_all("all => all.map(one => one.dataset.key)")]
         assert first == probabilities.argsort(descending=True)[: len(first)].tolist()
-        assert numbers(bars) == approx(probabilities[first].tolist(), abs=1e-6)
+        assert numbers(bars.locator(".number")) == approx(probabilities[first].tolist(), abs=1e-6)
         page.get_by_role("button", name="Play", exact=True).click()
         page.wait_for_selector("[data-ended=end]")
         wait_until_idle(page)

@@ -66,6 +66,14 @@ export default {
   'output.vector': { en: '{dims} dimensions, norm {norm}', ko: '{dims}차원, 노름 {norm}' },
   'output.steps': { en: '{columns}, next {horizon} steps', ko: '{columns}의 다음 {horizon}스텝' },
   'output.score': { en: 'score {score}', ko: '점수 {score}' },
+  'matrix.root': { en: '(colors: square root)', ko: '(색은 제곱근)' },
+  'matrix.clipped': {
+    en: '(colors end at the 99.5th percentile; largest value {largest})',
+    ko: '(색은 상위 0.5%에서 끝남, 가장 큰 값 {largest})',
+  },
+  'matrix.zoom': { en: 'Zoom', ko: '확대/축소' },
+  'matrix.larger': { en: 'Zoom in', ko: '확대' },
+  'matrix.smaller': { en: 'Zoom out', ko: '축소' },
   'save.svg': { en: 'Save as SVG', ko: 'SVG로 저장' },
   'save.png': { en: 'Save as PNG', ko: 'PNG로 저장' },
   'problem.no_server': {

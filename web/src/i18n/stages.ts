@@ -206,9 +206,8 @@ export default {
   'attention.tab_qkv': { en: 'Q, K, V', ko: 'Q, K, V' },
   'attention.tab_scores': { en: 'Scores', ko: '점수' },
   'attention.tab_weights': { en: 'Weights', ko: '가중치' },
-  'attention.tab_links': { en: 'Lines', ko: '연결선' },
+  'attention.tab_ribbons': { en: 'Ribbons', ko: '띠' },
   'attention.tab_mix': { en: 'Weighted values', ko: '값의 가중합' },
-  'attention.tab_alignment': { en: 'Alignment', ko: '단어 정렬' },
   'attention.query': { en: 'Queries', ko: '쿼리' },
   'attention.query_note': { en: 'What each token is looking for.', ko: '각 토큰이 찾는 것입니다.' },
   'attention.key': { en: 'Keys', ko: '키' },
@@ -225,12 +224,15 @@ export default {
   },
   'attention.row': { en: 'What “{query}” attends to', ko: '“{query}” 토큰이 참조하는 곳' },
   'attention.row_note': { en: 'The largest weights of this row.', ko: '이 행에서 가중치가 큰 순서입니다.' },
-  'attention.links': { en: 'Attention lines', ko: '연결선으로 본 어텐션' },
-  'attention.links_note': {
-    en: 'Query tokens on the left, keys on the right. Hover over a token to see only its lines.',
-    ko: '왼쪽이 쿼리, 오른쪽이 키입니다. 토큰에 마우스를 올리면 그 토큰의 선만 보입니다.',
+  'attention.ribbons': { en: 'What each token attends to', ko: '각 토큰이 참조하는 토큰' },
+  'attention.predicted': {
+    en: 'A row of the decoder is named by the token that it predicts.',
+    ko: '디코더의 행에는 그 행이 예측하는 토큰의 이름을 붙입니다.',
   },
-  'attention.links_window': { en: '{count} tokens around the selected one.', ko: '선택한 토큰 주변 {count}개입니다.' },
+  'attention.ribbons_window': {
+    en: '{count} tokens around the selected one.',
+    ko: '선택한 토큰 주변 {count}개입니다.',
+  },
   'attention.least': { en: 'Minimum weight', ko: '최소 가중치' },
   'attention.only_chosen': { en: 'Selected token only', ko: '선택한 토큰만' },
 
@@ -282,18 +284,11 @@ export default {
 
   'alignment.title': { en: 'Which source words each word attended to', ko: '출력 단어가 참조한 원문 단어' },
   'alignment.note': {
-    en: 'Top: source. Bottom: translation. The width of a ribbon is the cross-attention weight when that word was generated.',
-    ko: '위가 원문, 아래가 번역문입니다. 띠의 폭은 그 단어를 생성할 때의 크로스 어텐션 가중치입니다.',
-  },
-  'alignment.note_reading': {
-    en: 'Top: source. Bottom: translation. The width of a ribbon is the cross-attention weight when that token is the decoder’s input.',
-    ko: '위가 원문, 아래가 번역문입니다. 띠의 폭은 그 토큰이 디코더에 입력될 때의 크로스 어텐션 가중치입니다.',
+    en: 'Top: keys. Bottom: queries. The width of a ribbon is the attention weight.',
+    ko: '위가 키, 아래가 쿼리입니다. 띠의 폭은 어텐션 가중치입니다.',
   },
   'alignment.layer': { en: 'Cross-attention layer', ko: '크로스 어텐션 레이어' },
   'alignment.layer_n': { en: 'Layer {layer}', ko: '레이어 {layer}' },
-  'alignment.side': { en: 'Show', ko: '기준' },
-  'alignment.predicted': { en: 'as a predicted token', ko: '예측할 때' },
-  'alignment.read': { en: 'as an input token', ko: '입력될 때' },
   'alignment.heads': { en: 'Heads', ko: '헤드' },
   'alignment.mean': { en: 'mean of all heads', ko: '헤드 평균' },
   'alignment.summary': {
@@ -455,16 +450,12 @@ export default {
   'next.title': { en: 'Prediction after “{token}”', ko: '“{token}” 다음 토큰 예측' },
   'next.fill': { en: 'Prediction at “{token}”', ko: '“{token}” 자리의 토큰 예측' },
   'next.note': {
-    en: 'Gray bars are removed by top-k or top-p. The remaining probabilities are renormalized.',
-    ko: '회색 막대는 top-k나 top-p로 제외된 토큰이며, 남은 확률은 다시 합이 1이 되게 맞춥니다.',
+    en: 'Outlines show the probabilities before top-k and top-p. The remaining probabilities are renormalized.',
+    ko: '테두리는 top-k나 top-p로 제외하기 전의 확률입니다. 남은 확률은 다시 합이 1이 되게 맞춥니다.',
   },
   'next.sampling': { en: 'Sampling settings', ko: '샘플링 설정' },
   'next.temperature': { en: 'Temperature', ko: '온도' },
   'next.off': { en: 'off', ko: '끔' },
-  'next.kept': {
-    en: '{kept} of {all} tokens remain, with a total probability of',
-    ko: '전체 {all}개 중 {kept}개가 남으며, 확률의 합은',
-  },
   'next.logsumexp': { en: 'log Σ eᶻ =', ko: 'log Σ eᶻ =' },
 
   'lens.title': { en: 'Logit lens', ko: '로짓 렌즈' },

@@ -1,13 +1,41 @@
 // Color scales for numbers: sequential (weights) and diverging around zero (values), as tables of 256 colors.
 
-import type { Tensor } from './tensor';
+import { extent, type Numbers, type Tensor } from './tensor';
 import type { Theme } from './theme.svelte';
 
-export type Scale = 'sequential' | 'signed';
+/** Scales in the colors of queries, keys, values etc.; negative values are gray. */
+export type Hue = 'query' | 'key' | 'value' | 'ffn' | 'position' | 'output' | 'residual';
+/** `root` is sequential in the square root of the value; the others but `sequential` diverge around zero. */
+export type Scale = 'sequential' | 'root' | 'signed' | Hue;
 type Rgb = readonly [number, number, number];
 
+const HUES: Record<Theme, Record<Hue | 'zero' | 'negative', Rgb>> = {
+  light: {
+    query: [24, 88, 176],
+    key: [158, 82, 0],
+    value: [16, 108, 68],
+    ffn: [8, 98, 116],
+    position: [125, 48, 134],
+    output: [165, 28, 80],
+    residual: [60, 60, 160],
+    zero: [255, 255, 255],
+    negative: [70, 70, 82],
+  },
+  dark: {
+    query: [111, 179, 255],
+    key: [240, 169, 90],
+    value: [98, 211, 153],
+    ffn: [92, 200, 216],
+    position: [215, 155, 224],
+    output: [255, 134, 172],
+    residual: [160, 165, 255],
+    zero: [23, 23, 31],
+    negative: [205, 205, 214],
+  },
+};
+
 // Chosen so that lightness falls (light theme) or rises (dark theme) evenly.
-const STOPS: Record<Theme, Record<Scale, readonly Rgb[]>> = {
+const STOPS: Record<Theme, Record<'sequential' | 'signed', readonly Rgb[]>> = {
   light: {
     sequential: [
       [255, 255, 255],
@@ -50,66 +78,82 @@ const STOPS: Record<Theme, Record<Scale, readonly Rgb[]>> = {
 
 const tables = new Map<string, Uint8ClampedArray>();
 
-/** 256 colors as r, g, b, 255. */
+export const diverges = (scale: Scale): boolean => scale !== 'sequential' && scale !== 'root';
+
+const mix = (a: Rgb, b: Rgb, share: number): number[] => a.map((x, c) => x + share * (b[c] - x));
+
+/** The color at a place of a scale, from 0 to 1. */
+function colorAt(theme: Theme, scale: Scale, at: number): number[] {
+  if (scale === 'root') scale = 'sequential';
+  if (scale === 'sequential' || scale === 'signed') {
+    const stops = STOPS[theme][scale];
+    const n = Math.min(Math.floor(at * (stops.length - 1)), stops.length - 2);
+    return mix(stops[n], stops[n + 1], at * (stops.length - 1) - n);
+  }
+  const { zero, negative, [scale]: positive } = HUES[theme];
+  return mix(zero, at < 0.5 ? negative : positive, Math.abs(2 * at - 1) ** 0.85); // keeps small values visible
+}
+
+/** 256 colors as r, g, b, 255; of a diverging scale with zero in the middle. */
 export function colorTable(theme: Theme, scale: Scale): Uint8ClampedArray {
   const name = `${theme} ${scale}`;
   let entries = tables.get(name);
   if (!entries) {
-    const stops = STOPS[theme][scale];
     entries = new Uint8ClampedArray(256 * 4);
-    for (let i = 0; i < 256; i++) {
-      const at = (i / 255) * (stops.length - 1);
-      const n = Math.min(Math.floor(at), stops.length - 2);
-      for (let c = 0; c < 3; c++) entries[4 * i + c] = stops[n][c] + (at - n) * (stops[n + 1][c] - stops[n][c]);
-      entries[4 * i + 3] = 255;
-    }
+    for (let i = 0; i < 256; i++) entries.set([...colorAt(theme, scale, i / 255), 255], 4 * i);
     tables.set(name, entries);
   }
   return entries;
 }
 
-/** The index of a value in a color table, 0 to 255; -1 for masked values. Zero is the middle of a signed scale. */
+/** The index of a value in a color table, 0 to 255; -1 for masked values. Zero is the middle of a diverging scale. */
 export function colorIndex(value: number, scale: Scale, low: number, high: number): number {
   if (!Number.isFinite(value)) return -1; // masked
-  if (scale === 'signed') {
+  if (diverges(scale)) {
     const limit = Math.max(Math.abs(low), Math.abs(high)) || 1;
     return Math.round(127.5 + (127.5 * Math.max(-limit, Math.min(limit, value))) / limit);
   }
-  return Math.round((255 * (Math.max(low, Math.min(high, value)) - low)) / (high - low || 1));
+  const share = (Math.max(low, Math.min(high, value)) - low) / (high - low || 1);
+  return Math.round(255 * (scale === 'root' ? Math.sqrt(share) : share));
+}
+
+const OUTLIER = 3; // times the quantile
+const QUANTILE = 0.995;
+const SAMPLE = 20_000; // values to sort
+
+/** The range of a color scale: that of the values, without a few outliers that would leave all others pale. */
+export function colorRange(data: Numbers, scale: Scale): [number, number] {
+  const [low, high] = extent(data);
+  if (!diverges(scale) || data.length < 1000) return [low, high];
+  const every = Math.ceil(data.length / SAMPLE);
+  const sizes = data
+    .filter((x, n) => n % every === 0 && Number.isFinite(x))
+    .map(Math.abs)
+    .sort();
+  const limit = sizes[Math.floor(QUANTILE * sizes.length)];
+  if (!(limit > 0) || Math.max(-low, high) < OUTLIER * limit) return [low, high];
+  return [Math.max(low, -limit), Math.min(high, limit)];
 }
 
 const pixels = (bytes: Uint8ClampedArray): Uint32Array =>
   new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4);
+const MASKED: Record<Theme, number[]> = { light: [226, 226, 232, 255], dark: [38, 38, 46, 255] };
 
-/** Paint values on a canvas of the same size, one per pixel; `hidden` is the color of masked values. */
+/** Paint a matrix on a canvas, one pixel per cell; bytes are thumbnails, from 0 to 255. */
 export function paintCells(
   canvas: HTMLCanvasElement,
-  values: ArrayLike<number>,
-  colors: Uint8ClampedArray,
-  scale: Scale,
-  [low, high]: readonly [number, number],
-  hidden: number[] = [0, 0, 0, 0],
+  { data, shape }: Tensor,
+  theme: Theme,
+  scale: Scale = data instanceof Uint8Array ? 'sequential' : 'signed',
+  [low, high]: readonly [number, number] = data instanceof Uint8Array ? [0, 255] : extent(data),
 ): void {
+  [canvas.height, canvas.width] = shape;
   const context = canvas.getContext('2d')!;
   const image = context.createImageData(canvas.width, canvas.height);
   const cells = pixels(image.data);
-  const colorTable = pixels(colors);
-  const [none] = pixels(Uint8ClampedArray.from(hidden));
-  for (let i = 0; i < cells.length; i++) {
-    const n = colorIndex(values[i], scale, low, high);
-    cells[i] = n < 0 ? none : colorTable[n];
-  }
-  context.putImageData(image, 0, 0);
-}
-
-/** Paint the thumbnail of a head, bytes from 0 to 255, on a canvas, which is resized. */
-export function paintBytes(canvas: HTMLCanvasElement, { data, shape: [high, wide] }: Tensor, theme: Theme): void {
-  if (canvas.width !== wide || canvas.height !== high) [canvas.width, canvas.height] = [wide, high];
-  const context = canvas.getContext('2d')!;
-  const image = context.createImageData(wide, high);
-  const cells = pixels(image.data);
-  const colors = pixels(colorTable(theme, 'sequential'));
-  for (let i = 0; i < cells.length; i++) cells[i] = colors[data[i]];
+  const colors = pixels(colorTable(theme, scale));
+  const [masked] = pixels(Uint8ClampedArray.from(MASKED[theme]));
+  for (let i = 0; i < cells.length; i++) cells[i] = colors[colorIndex(data[i], scale, low, high)] ?? masked;
   context.putImageData(image, 0, 0);
 }
 

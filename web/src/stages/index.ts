@@ -11,7 +11,7 @@ import PatchMerging from './PatchMerging.svelte';
 import Position from './Position.svelte';
 import Tokenization from './Tokenization.svelte';
 
-export { default as Alignment } from './Alignment.svelte';
+export { default as AttentionRibbons } from './AttentionRibbons.svelte';
 export { default as NextTokens } from './NextTokens.svelte';
 
 export const stageViews: Record<Stage['kind'], Component<{ trace: TraceInfo; stage: Stage }>> = {

@@ -2,6 +2,7 @@
 
 import { router } from '../lib/router.svelte';
 import { session } from '../lib/session.svelte';
+import { isGenerative } from '../lib/types';
 import type { AttentionInfo, ModelInfo, TokenSequence, StackInfo, Stage, TraceInfo } from '../lib/types';
 import { tokenLabel } from '../components/tokenText';
 import { defaultPosition } from './defaultPosition';
@@ -12,6 +13,16 @@ export const sequenceOf = (trace: TraceInfo, name: string): TokenSequence =>
 /** The token texts, as labels of rows and columns. */
 export const tokenLabels = (sequence: TokenSequence): string[] =>
   sequence.tokens.map((token) => tokenLabel(token.piece));
+
+/** Whether each row of an attention predicts the next token of its sequence. */
+export const predictsNext = (trace: TraceInfo, { stack, queries }: AttentionInfo): boolean =>
+  isGenerative(trace.kind) && stack === 'decoder' && sequenceOf(trace, queries).kind === 'text';
+
+/** The labels of the queries: in a decoder that generates, each is named by the token that it predicts. */
+export function queryLabels(trace: TraceInfo, attention: AttentionInfo): string[] {
+  const names = tokenLabels(sequenceOf(trace, attention.queries));
+  return predictsNext(trace, attention) ? [...names.slice(1), '…'] : names;
+}
 
 export const modelOf = (trace: TraceInfo): ModelInfo | null =>
   session.models.find((one) => one.id === trace.model) ?? session.model;

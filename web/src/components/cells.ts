@@ -1,0 +1,12 @@
+// Paints a matrix on a canvas of the page, again in the other theme.
+
+import { paintCells, type Scale } from '../lib/color';
+import type { Tensor } from '../lib/tensor';
+import { appearance } from '../lib/theme.svelte';
+
+/** One pixel per cell; thumbnails are bytes. Nothing is painted before there are values. */
+export const cells =
+  (values: Tensor | null | undefined, scale?: Scale, range?: readonly [number, number]) =>
+  (canvas: HTMLCanvasElement): void => {
+    if (values) paintCells(canvas, values, appearance.theme, scale, range);
+  };
