@@ -4,9 +4,9 @@ import { paintCells, type Scale } from '../lib/color';
 import type { Tensor } from '../lib/tensor';
 import { appearance } from '../lib/theme.svelte';
 
-/** One pixel per cell; thumbnails are bytes. Nothing is painted before there are values. */
+/** One pixel per cell; thumbnails are bytes. */
 export const cells =
-  (values: Tensor | null | undefined, scale?: Scale, range?: readonly [number, number]) =>
+  (values: Tensor, scale?: Scale, range?: readonly [number, number]) =>
   (canvas: HTMLCanvasElement): void => {
-    if (values) paintCells(canvas, values, appearance.theme, scale, range);
+    paintCells(canvas, values, appearance.theme, scale, range);
   };
