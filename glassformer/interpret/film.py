@@ -1,11 +1,12 @@
-"""The steps of one drawing, computed as far as they are looked at.
+"""The steps of one drawing, an image or a video, computed as far as they are looked at.
 
 Only small samples are kept; pictures and attention of a step are computed again when they are asked for.
-C channels, D d_model, K head width, L layers, N steps, T patches, h and w rows and columns.
+C channels, D d_model, F frames, K head width, L layers, N steps, T patches, h and w rows and columns.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ from glassformer.interpret import schema
 from glassformer.tasks.drawing import DiffusionImageGenerator, ImageGenerator
 
 MODULATION = "film.modulation"
-MAX_SIDE = 320  # pixels of a picture of the film
+MAX_SIDE, MAX_PIXELS = 320, 1 << 19  # of a picture of the film, and of all pictures of a video
 MAX_MATRIX = 1 << 25  # weights of an attention layer; larger ones are not listed
 
 
@@ -109,7 +110,8 @@ class Film(ABC):
 class DenoisingFilm(Film):
     """The film of a diffusion model.
 
-    latents: what the denoiser is given at each step (1, C, h, w), and after the last step the sample.
+    latents: what the denoiser is given at each step (1, C, h, w), and after the last step the sample. Those
+    of a video are (1, C, F, h, w).
     clean: the clean sample that it predicts at each step.
     """
 
@@ -127,11 +129,17 @@ class DenoisingFilm(Film):
     def __len__(self) -> int:
         return len(self.task.sampler)
 
+    @property
+    def num_frames(self) -> int | None:
+        """The number of frames of a video; None for an image."""
+        return self.task.num_frames if len(self.task.latent_shape) == 4 else None
+
     def outcome(self) -> tuple[schema.DrawOutcome, dict[str, Tensor]]:
         attentions, modulation = self.attentions(), self.modulation()
         outcome = schema.DrawOutcome(
             timesteps=tuple(self.task.sampler.timesteps.tolist()),
             size=self.task.size,
+            num_frames=self.num_frames,
             attentions=attentions,
             modulation=None if modulation is None else MODULATION,
         )
@@ -175,14 +183,16 @@ class DenoisingFilm(Film):
     def frames(self, step: int) -> Tensor:
         """Return two pictures (2, h, w, C): what a step is given, and the clean image that it predicts.
 
-        step: the number of steps gives the drawing, twice.
+        Videos are (2, F, h, w, C). step: the number of steps gives the drawing, twice.
         """
         done = step == len(self)
         self.run(step - done)
         latents = [self.latents[step], self.latents[step] if done else self.clean[step]]
         pixels = torch.cat([self.task.model.decode(x) for x in latents]).float()
-        if (side := max(pixels.shape[-2:])) > MAX_SIDE:
-            pixels = F.interpolate(pixels, scale_factor=MAX_SIDE / side, mode="area")
+        all_pixels = (self.num_frames or 1) * math.prod(size := pixels.shape[-2:])
+        if (scale := min(MAX_SIDE / max(size), math.sqrt(MAX_PIXELS / all_pixels))) < 1:
+            smaller = [max(1, round(side * scale)) for side in size]
+            pixels = F.interpolate(pixels, (*pixels.shape[2:-2], *smaller), mode="area")
         return ((pixels / 2 + 0.5).clamp(0, 1) * 255).round().byte().movedim(1, -1).cpu()
 
     def record(self, step: int) -> Record:
@@ -201,9 +211,12 @@ class DenoisingFilm(Film):
         record, found = self.record(0), []
         for name in record.attentions():
             (_, heads, queries, _), keys = record[f"{name}.q"].shape, record[f"{name}.k"].shape[2]
-            grid = _grid(queries, self.latents[0].shape[-2:])
+            windows = record.attention_contexts[name].windows
+            patches = queries if windows is None else math.prod(windows.grid)
+            grid = _grid(patches // (self.num_frames or 1), self.latents[0].shape[-2:])
             if grid is not None and heads * queries * keys <= MAX_MATRIX:
-                kind: Any = "cross" if name.endswith("cross_attn") else "self"
+                over_time = windows is not None and windows.axis == "time"
+                kind: Any = "cross" if name.endswith("cross_attn") else "time" if over_time else "self"
                 found.append(schema.DrawingAttention(name=name, kind=kind, heads=heads, grid=grid))
         return tuple(found)
 

@@ -82,8 +82,8 @@ class TraceInput(Schema):
     question, context: the input of a question-answering model; a question about an image has no context.
     points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max)
     in pixels of the image; by default its center.
-    seed, num_inference_steps, guidance_scale: of a drawing; its text is a prompt or a class. Interventions
-    apply from start_step on.
+    seed, num_inference_steps, guidance_scale, num_frames: of a drawing; its text is a prompt or a class.
+    Interventions apply from start_step on.
     """
 
     text: str | None = field(default=None, metadata=OMIT)
@@ -99,6 +99,7 @@ class TraceInput(Schema):
     seed: int | None = field(default=None, metadata=OMIT)
     num_inference_steps: int | None = field(default=None, metadata=OMIT)
     guidance_scale: float | None = field(default=None, metadata=OMIT)
+    num_frames: int | None = field(default=None, metadata=OMIT)
     start_step: int | None = field(default=None, metadata=OMIT)
 
     @classmethod
@@ -511,10 +512,14 @@ class SegmentOutcome(Schema):
 
 
 class DrawingAttention(Schema):
-    """An attention layer of a denoiser. grid: rows and columns of its queries."""
+    """An attention layer of a denoiser. grid: rows and columns of its queries, in one frame.
+
+    kind: "self" attends to patches of the same frame, "time" to the same patch of all frames, and "cross" to
+    the prompt. The queries, and the keys but of "cross", are those of all frames.
+    """
 
     name: str
-    kind: Literal["self", "cross"]
+    kind: Literal["self", "time", "cross"]
     heads: int
     grid: tuple[int, int]
 
@@ -522,8 +527,9 @@ class DrawingAttention(Schema):
 class DrawOutcome(Schema):
     """A drawing, by its denoising steps, each at one of the timesteps. size: height, width.
 
-    The tensor `step.N.frames` is (2, h, w, C): what step N is given, and the clean image that it predicts; of
-    the number of steps, the drawing, twice. `step.N.` before the names of an attention layer: at this step.
+    num_frames: of a video; None for an image. The tensor `step.N.frames` is (2, h, w, C), of a video
+    (2, frames, h, w, C): what step N is given, and the clean image that it predicts; of the number of steps,
+    the drawing, twice. `step.N.` before the names of an attention layer: at this step.
     modulation: name of the tensor (layers, 6, steps) of the norms of shift, scale and gate of attention, then
     of the feed-forward layer.
     """
@@ -531,6 +537,7 @@ class DrawOutcome(Schema):
     kind: Literal["draw"] = "draw"
     timesteps: tuple[float, ...]
     size: tuple[int, int]
+    num_frames: int | None
     attentions: tuple[DrawingAttention, ...]
     modulation: str | None
 

@@ -34,7 +34,7 @@ from glassformer.interpret.outline import DERIVED, describe_stacks, residual_sit
 from glassformer.interpret.readout import head_readout
 from glassformer.interpret.schema import ItemNotFoundError, StackInfo, TooLargeError
 from glassformer.interpret.trace import Trace
-from glassformer.interpret.window_attention import bias_table, spread_matrix, spread_row
+from glassformer.interpret.window_attention import bias_table, spread_rows
 
 Item = int | slice
 STAGES = ("dot", "scaled", "masked", "weights")
@@ -160,26 +160,21 @@ def _attention_matrix(trace: Trace, attention: str, stage: Any, slices: str) -> 
     q, k = trace.tensor(f"{attention}.q"), trace.tensor(f"{attention}.k")
     shape = (*q.shape[:3], k.shape[2])
     items = parse_slice(slices, shape)
-    rows, heads, *rest = items
+    rows, heads, query, keys = items
     selected = [heads] if isinstance(heads, int) else list(range(*heads.indices(shape[1])))
-    query = rest[0]
-    outside = 0.0 if stage == "weights" else -math.inf
-    if windows is None or not isinstance(query, int):
-        _check_size(attention, (slice(0, shape[0], 1), slice(0, len(selected), 1), *rest), shape)
+    _check_size(attention, (slice(0, shape[0], 1), slice(0, len(selected), 1), query, keys), shape)
+    if windows is not None:
+        queries = [query] if isinstance(query, int) else range(*query.indices(shape[2]))
+        query = 0 if isinstance(query, int) else slice(None)
 
     def matrix(head: int | None) -> Tensor:
         x = record.weights(attention, head) if stage == "weights" else record.scores(attention, head, stage)
-        if windows is None:
-            return x
-        spread = spread_matrix(x if head is None else x[:, None], windows, outside)
-        return spread if head is None else spread[:, 0]
+        outside = 0.0 if stage == "weights" else -math.inf
+        return x if windows is None else spread_rows(x[:, None], windows, queries, outside)[:, 0]
 
-    if windows is not None and isinstance(query, int):
-        x = record.weights(attention) if stage == "weights" else record.scores(attention, None, stage)
-        return spread_row(x, windows, query, outside)[rows, heads, rest[1]]
-    if len(selected) == shape[1]:
+    if windows is None and len(selected) == shape[1]:
         return matrix(None)[items]
-    matrices = [matrix(head)[(slice(None), *rest)] for head in selected]
+    matrices = [matrix(head)[:, query, keys] for head in selected]  # those of all windows may be large
     return (matrices[0] if isinstance(heads, int) else torch.stack(matrices, 1))[rows]
 
 

@@ -1,11 +1,13 @@
 """Window attention on the whole grid: the tensors of all windows as those of one sequence of patches.
 
-B images, N windows of an image, H heads, t patches of a window, T patches of the grid, K head width.
+B images, N windows of an image, H heads, t patches of a window, T patches of the grid, Q queries, K head
+width.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,29 +22,19 @@ def whole_grid(x: Tensor, windows: Layout) -> Tensor:
     return windows.merge(x.transpose(1, 2).flatten(2)).unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def spread_matrix(x: Tensor, windows: Layout, outside: float) -> Tensor:
-    """Spread scores or weights (B * N, H, t, t) over the grid, (B, H, T, T).
+def spread_rows(x: Tensor, windows: Layout, queries: Sequence[int], outside: float) -> Tensor:
+    """Spread the rows of some queries in scores or weights (B * N, H, t, t) over the grid, (B, H, Q, T).
 
     outside: value for pairs of patches in different windows. Keys that pad the grid are left out.
     """
     ids = windows.token_ids(x.device)  # (N, t)
-    images, tokens = x.shape[0] // len(ids), math.prod(windows.grid)
-    result = x.new_full((images, x.shape[1], tokens, tokens), outside)
-    for matrix, own in zip(x.unflatten(0, (images, -1)).unbind(1), ids, strict=True):
-        real = own >= 0
-        result[:, :, own[real][:, None], own[real]] = matrix[:, :, real][..., real]
-    return result
-
-
-def spread_row(x: Tensor, windows: Layout, query: int, outside: float) -> Tensor:
-    """Return one query's row of `spread_matrix`, (B, H, T), without building the matrix."""
-    ids = windows.token_ids(x.device)
-    window, place = (int(i) for i in (ids == query).nonzero()[0])
-    images, own = x.shape[0] // len(ids), ids[window]
-    real = own >= 0
-    result = x.new_full((images, x.shape[1], math.prod(windows.grid)), outside)
-    result[:, :, own[real]] = x.unflatten(0, (images, -1))[:, window, :, place][..., real]
-    return result
+    (count, length), tokens = ids.shape, math.prod(windows.grid)
+    cells = ids.flatten().argsort()[-tokens:]  # of each patch; padding, which is -1, comes first
+    chosen = cells[torch.tensor(queries, device=x.device)]
+    rows = x.unflatten(0, (-1, count))[:, chosen // length, :, chosen % length]  # (Q, B, H, t)
+    keys = (ids[chosen // length] % (tokens + 1))[:, None, None].expand_as(rows)  # padding is the last one
+    result = rows.new_full((*rows.shape[:-1], tokens + 1), outside).scatter(-1, keys, rows)
+    return result[..., :-1].movedim(0, 2)
 
 
 def full_windows(record: Record, name: str) -> Tensor:

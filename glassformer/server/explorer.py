@@ -22,7 +22,7 @@ from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.interpret.similarity import compare_images_texts
 from glassformer.interpret.tensors import read_tensor
 from glassformer.interpret.views import view_of
-from glassformer.interpret.views.drawing import MAX_STEPS
+from glassformer.interpret.views.drawing import MAX_FRAMES, MAX_STEPS
 from glassformer.server import schema as http
 from glassformer.server.schema import Language, ModelName, RequestModel, Text, TokenId
 from glassformer.server.task_schema import generation_parameters
@@ -69,6 +69,7 @@ class TraceRequest(RequestModel):
     seed: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     num_inference_steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = None
     guidance_scale: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    num_frames: Annotated[int, Field(ge=1, le=MAX_FRAMES)] | None = None
     start_step: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = None
     interventions: Annotated[
         list[Annotated[schema.Intervention, Field(discriminator="kind")]],

@@ -26,7 +26,7 @@ KINDS = {
     "prompts": "sam",
     "series": "patchtst",
 }
-DRAWERS = {"classes": "dit", "drawings": "pixart"}  # of classes, and of texts
+DRAWERS = {"classes": "dit", "drawings": "pixart", "videos": "latte"}  # of classes, of texts, and of frames
 CAPTIONS, QUESTIONS = "pocket-captioner", "pocket-vqa"
 RUN = "reversing"  # a training run; its model reverses sequences of words
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
 
+import numpy as np
 import pytest
+from PIL import Image
 from playwright.sync_api import Locator, Page, Route, expect
 from pytest import approx
 from torch import Tensor
@@ -14,7 +18,7 @@ from glassformer.bundle import Bundle
 from glassformer.interpret.schema import AblateHead, TraceInput
 from glassformer.interpret.tensors import read_tensor
 from glassformer.interpret.trace import Trace, trace_model
-from tests.explorer.browser_page import address, display_errors, number, wait_until_idle
+from tests.explorer.browser_page import address, display_errors, number, numbers, wait_until_idle
 from tests.explorer.conftest import OpenPage
 
 STEPS, TEXT = 4, "the cat sat on the mat."
@@ -104,3 +108,63 @@ def test_a_film_is_stopped_and_continued(open_page: OpenPage) -> None:
         assert page.locator("[data-film]").get_attribute("data-frames") == "10"
         page.locator("[data-stop]").click()
         film(page, frames=21)
+
+
+def test_a_video_has_steps_and_frames(open_page: OpenPage, bundles: dict[str, Bundle]) -> None:
+    """The difference of a frame, and what a patch of it attends to: words, patches, and frames."""
+    expected, names = trace(bundles["videos"], TEXT), {}
+    for one in expected.outcome.attentions:  # type: ignore[union-attr]
+        names.setdefault(one.kind, f"step.2.{one.name}.weights")
+    params = {"text": TEXT, "seed": 3, "steps": STEPS, "k": 2, "word": 2, "patch": 5, "look": 0, "by": 1}
+    with open_page(address("videos", **params)) as page:
+        film(page)
+        for frame in (1, 2):
+            for see, slices in (
+                ("cross", f"0,1,{16 * frame + 6},2"),
+                ("self", f"0,1,{16 * frame + 5},{16 * frame + 6}"),
+            ):
+                to = address("videos", **params, frame=frame, see=see)
+                page.evaluate("to => { location.hash = to }", to)
+                page.locator(f'[data-frame="{frame}"]').wait_for()
+                weight = float(read_tensor(expected, names[see], slices).values)
+                assert point_at(page, 2, 6, 4, 4) == approx(weight, abs=1e-6) and weight > 1e-3
+            difference = (clean(expected, 2)[frame] - clean(expected, 1)[frame]).abs().mean()
+            change = page.locator("[data-picture=change] [data-value]")
+            assert number(change) == approx(float(difference) / 255)
+        page.evaluate("to => { location.hash = to }", address("videos", **params, frame=2, see="time"))
+        strip = page.locator("[data-figure=draw-attention] [role=group] [data-value]")
+        strip.first.wait_for()
+        wait_until_idle(page)
+        through = read_tensor(expected, names["time"], f"0,1,{16 * 2 + 5},5:64:16").values.tolist()
+        assert numbers(strip) == approx(through, abs=1e-6)
+        assert display_errors(page.locator("main")) == []
+        page.get_by_role("slider", name="Frames").press("End")
+        page.get_by_role("button", name="Play: Frames").click()
+        expect(page.get_by_role("slider", name="Frames")).to_have_value("0")
+        expect(page.get_by_role("slider", name="Frames")).to_have_value("3")
+        expect(page.get_by_role("slider", name="Frames")).to_have_value("0")  # again after the last
+        page.get_by_role("button", name="Pause: Frames").click()
+
+
+def test_frames_are_those_of_the_task(open_page: OpenPage, bundles: dict[str, Bundle]) -> None:
+    """Also with fewer frames; without a head of a layer over time, the second video differs."""
+    options = {"num_inference_steps": STEPS, "seed": 3, "num_frames": 3}
+    drawn = bundles["videos"].animate(TEXT, **options)
+    layer = "denoiser.encoder.blocks.1.self_attn"
+    change = json.dumps([{"kind": "ablate_head", "attention": layer, "head": 0}])
+    params = {"text": TEXT, "seed": 3, "steps": STEPS, "frames": 3, "k": STEPS, "frame": 2}
+    with open_page(address("videos", **params, changes=change), width=390, height=844) as page:
+        shown, other = (
+            [pixels(one) for one in film(page, n).locator("[role=group] img").all()] for n in "AB"
+        )
+        assert len(shown) == 3 and shown != other
+        assert shown == [[*np.asarray(frame.convert("RGB")).flat] for frame in drawn]
+        assert display_errors(page.locator("main")) == []
+
+
+def pixels(image: Locator) -> list[int]:
+    """The pixels of an image of the page."""
+    url = image.get_attribute("src")
+    assert url is not None
+    with Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))) as file:
+        return [*np.asarray(file.convert("RGB")).flat]

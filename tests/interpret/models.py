@@ -61,7 +61,7 @@ def _random_bundle(family: str, tokenizer: Tokenizer | None = None, **settings: 
 
 def drawing_model(denoiser: str, *, latent: bool = True) -> Bundle:
     """A tiny model that draws: from classes, or from texts with a text encoder."""
-    part, text_dim = tiny(denoiser).spec, {"pixart": 24, "unet_2d_condition": 16}.get(denoiser)
+    part, text_dim = tiny(denoiser).spec, {"pixart": 24, "latte": 24, "unet_2d_condition": 16}.get(denoiser)
     words: Any = None if text_dim is None else tiny("bert", d_model=text_dim, vocab_size=len(VOCABULARY)).spec
     whole = spec.DiffusionModelSpec(
         denoiser=part,

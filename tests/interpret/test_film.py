@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -18,14 +19,18 @@ from glassformer.interpret import schema
 from glassformer.interpret.catalog import Catalog, describe_model
 from glassformer.interpret.tensors import read_tensor
 from glassformer.interpret.trace import Trace, trace_model
-from glassformer.tasks.drawing import DiffusionImageGenerator
+from glassformer.tasks.declarations.draw_images import make_generator
 from tests.interpret.models import drawing_model
 
 STEPS = 4
-PROMPTS = {"dit": "7", "pixart": "the cat sat on the mat.", "unet_2d_condition": "the cat sat"}
+PROMPTS = {
+    **{"dit": "7", "pixart": "the cat sat on the mat."},
+    **{"unet_2d_condition": "the cat sat", "latte": "the cat sat on the mat."},
+}
 CROSS = {
     "dit": "denoiser.encoder.blocks.1.self_attn",
     "pixart": "denoiser.encoder.blocks.1.cross_attn",
+    "latte": "denoiser.encoder.blocks.2.cross_attn",
     "unet_2d_condition": "denoiser.encoder.levels.0.attentions.0.stack.blocks.0.cross_attn",
 }
 
@@ -49,14 +54,16 @@ def frames(trace: Trace, step: int) -> Tensor:
     return read_tensor(trace, f"step.{step}.frames").values
 
 
-def loop(bundle: Bundle, name: str, **options: Any) -> tuple[Tensor, list[Any]]:
-    """The images (B, h, w, C) and the steps of the task."""
+def make_task(bundle: Bundle, **options: Any) -> Any:
+    return make_generator(bundle, {"num_inference_steps": STEPS, "seed": 5, **options})
+
+
+def loop(bundle: Bundle, name: str) -> tuple[Tensor, list[Any]]:
+    """The image (h, w, C), or the frames of the video, and the steps of the task."""
     taken: list[Any] = []
-    task = DiffusionImageGenerator(
-        bundle, num_inference_steps=STEPS, seed=5, callback=lambda n, step: taken.append(step), **options
-    )
+    task = make_task(bundle, callback=lambda n, step: taken.append(step))
     drawn = task([PROMPTS[name]])[0].images[0]
-    return torch.from_numpy(np.array(drawn)), taken
+    return torch.from_numpy(np.array([*map(np.array, drawn)] if name == "latte" else drawn)), taken
 
 
 def test_the_film_ends_with_the_drawing_of_the_task(bundle: Bundle, name: str) -> None:
@@ -85,7 +92,7 @@ def test_attention_of_a_step_is_that_of_the_denoiser(bundle: Bundle, name: str) 
     """Computed directly, from the sample that the task had at that step."""
     trace, step, attention = film(bundle, name), 2, CROSS[name]
     _, taken = loop(bundle, name)
-    task = DiffusionImageGenerator(bundle, num_inference_steps=STEPS, seed=5)
+    task = make_task(bundle)
     condition, _ = task.conditions(task.load([PROMPTS[name]]))
     latents = task.sampler.model_input(taken[step - 1].prev_sample, step)
     record = observe(bundle.model, LatentInputs(latents, task.sampler.timesteps[step], **condition))
@@ -93,7 +100,8 @@ def test_attention_of_a_step_is_that_of_the_denoiser(bundle: Bundle, name: str) 
     served = read_tensor(trace, f"step.{step}.{attention}.weights", "0,1").values
     assert torch.allclose(served, weights[0, 1], atol=2e-5)
     info = next(one for one in trace.outcome.attentions if one.name == attention)  # type: ignore[union-attr]
-    assert info.grid[0] * info.grid[1] == served.shape[0] and info.heads == weights.shape[1]
+    frames = trace.outcome.num_frames or 1  # type: ignore[union-attr]
+    assert frames * info.grid[0] * info.grid[1] == served.shape[0] and info.heads == weights.shape[1]
     assert not torch.allclose(
         served,
         observe(bundle.model, LatentInputs(latents, task.sampler.timesteps[0], **condition)).weights(
@@ -126,7 +134,7 @@ def test_interventions_apply_from_their_step_on(bundle: Bundle, name: str) -> No
 @torch.no_grad()
 def clean_without_word(bundle: Bundle, name: str, x: Tensor, step: int, word: int) -> Tensor:
     """The clean sample that is predicted if only the row with the prompt does not see the word."""
-    task = DiffusionImageGenerator(bundle, num_inference_steps=STEPS, guidance_scale=7.5)
+    task = make_task(bundle)
     condition, negative = (dict(fields) for fields in task.conditions(task.load([PROMPTS[name]])))
     mask = condition.get("text_mask", torch.ones(1, condition["text"].shape[1], dtype=torch.bool)).clone()
     mask[:, word] = False
@@ -160,9 +168,9 @@ def test_norms_of_the_modulation(bundle: Bundle, name: str) -> None:
     norms = read_tensor(trace, "film.modulation").values
     blocks: Any = bundle.model.get_submodule("denoiser.encoder.blocks")
     assert norms.shape == (len(blocks), 6, STEPS)
-    task = DiffusionImageGenerator(bundle, num_inference_steps=STEPS)
+    task = make_task(bundle)
     condition, _ = task.conditions(task.load([PROMPTS[name]]))
-    inputs = LatentInputs(torch.zeros(1, 4, 8, 8), task.sampler.timesteps[3], **condition)
+    inputs = LatentInputs(torch.zeros(1, *task.latent_shape), task.sampler.timesteps[3], **condition)
     gates: list[Tensor] = []
     hook = blocks[0].scale_ffn.modulation.register_forward_hook(lambda m, i, out: gates.append(out[0]))
     with torch.no_grad():
@@ -177,6 +185,31 @@ def test_a_catalog_describes_and_traces_it(bundle: Bundle, name: str) -> None:
     catalog = Catalog({"mine": bundle})
     trace = catalog.take("mine", replace(info.example, num_inference_steps=2))
     assert schema.to_json(trace.info())["outcome"]["kind"] == "draw"
+
+
+def test_attention_within_and_between_frames() -> None:
+    """Of a patch at row 1 and column 2 of the third frame, in every head."""
+    bundle = drawing_model("latte")
+    trace, step = film(bundle, "latte", num_frames=3), 1
+    assert trace.film is not None
+    outcome: Any = trace.outcome
+    (space, time) = (next(a for a in outcome.attentions if a.kind == kind) for kind in ("self", "time"))
+    assert (outcome.num_frames, space.grid) == (3, time.grid)
+    count, patch = math.prod(space.grid), space.grid[1] + 2
+    task = make_task(bundle, num_frames=3)
+    condition, _ = task.conditions(task.load([PROMPTS["latte"]]))
+    latents = trace.film.latents
+    frames(trace, step)
+    record = observe(bundle.model, LatentInputs(latents[step], task.sampler.timesteps[step], **condition))
+    within = read_tensor(trace, f"step.{step}.{space.name}.weights", f"0,:,{2 * count + patch}").values
+    row = record.weights(space.name)[2, :, patch]  # frame, head, query, key
+    assert torch.allclose(within[:, 2 * count :], row, atol=1e-6) and not within[:, : 2 * count].any()
+    through = f"{patch}:{3 * count}:{count}"
+    between = read_tensor(trace, f"step.{step}.{time.name}.weights", f"0,:,{through},{through}").values
+    expected = record.weights(time.name)[patch]  # place, head, query, key
+    assert torch.allclose(between, expected, atol=1e-6) and float(expected.std(-1).min()) > 1e-3
+    with pytest.raises(GlassformerError, match="num_frames"):
+        film(drawing_model("pixart"), "pixart", num_frames=3)
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,11 @@ class WindowLayout(NamedTuple):
         return cls(grid, window.size, window.shift if shifted else 0)
 
     @property
+    def axis(self) -> str:
+        """Along what tokens attend: within an image."""
+        return "space"
+
+    @property
     def window(self) -> Grid:
         """Rows and columns of a window."""
         return self.size, self.size

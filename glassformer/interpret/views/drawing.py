@@ -15,9 +15,11 @@ from glassformer.interpret.schema import Intervention, TokenSequence, TraceInput
 from glassformer.interpret.tokens import encoded_sequence, encoding_cost
 from glassformer.interpret.views.base import View, ViewRun
 from glassformer.processors.text import require_tokenizer
-from glassformer.tasks.drawing import DEFAULT_GUIDANCE, DiffusionImageGenerator
+from glassformer.tasks.declarations.draw_images import make_generator
+from glassformer.tasks.drawing import DEFAULT_GUIDANCE
 
-MAX_STEPS, DEFAULT_STEPS = 250, 20
+MAX_STEPS, DEFAULT_STEPS, MAX_FRAMES = 250, 20, 1024
+OPTIONS = ("seed", "num_inference_steps", "guidance_scale", "num_frames")
 _TEXTS = ("a red apple", "빨간 사과", "a cat with a hat", "모자를 쓴 고양이")
 
 
@@ -37,12 +39,7 @@ class DrawView(View):
         )
         if not 1 <= (steps := input.num_inference_steps or 0) <= MAX_STEPS:
             raise InvalidValueError("num_inference_steps", steps, f"1 to {MAX_STEPS}")
-        task = DiffusionImageGenerator(
-            self.bundle,
-            seed=input.seed or 0,
-            num_inference_steps=steps,
-            guidance_scale=float(input.guidance_scale or 0),
-        )
+        task: Any = make_generator(self.bundle, {name: getattr(input, name) for name in OPTIONS})
         (prompt,) = task.load([input.text or ""])
         if isinstance(prompt, Exception):
             raise prompt
@@ -51,6 +48,7 @@ class DrawView(View):
             task, prompt, words=sequence, interventions=interventions, start=input.start_step or 0
         )
         outcome, tensors = film.outcome()
+        input = replace(input, num_frames=outcome.num_frames)
         prepared = PreparedInput(kind=self.kind, input=input, sequences=(sequence,), inputs={})
         return ViewRun(prepared, Record(), outcome, tensors, time.perf_counter() - begin, film)
 

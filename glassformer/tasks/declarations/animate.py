@@ -70,5 +70,6 @@ TASK = TaskSpec(
     value=value,
     returns="tuple[Image.Image, ...] | list[tuple[Image.Image, ...]]",
     batch_rows=32,
+    view=lambda spec: "draw",
     examples=("a 3 goes right",),
 )

@@ -141,16 +141,24 @@ def draws(yields: str) -> Callable[[Any], bool]:
 
 
 def make(yields: str, bundle: Bundle, options: DiffusionOptions) -> ImageGenerator:
-    """Create the generator of a model; an option that it does not have is an error."""
-    from importlib import import_module
-
+    """Create the generator of a model that yields images, or frames."""
     from glassformer.errors import UnsupportedError
 
     if not draws(yields)(bundle.spec):
         raise UnsupportedError(bundle.display_name, "drawing", hint=f"use a model that draws {yields}")
-    module, name = GENERATORS[yields, bundle.spec.architecture]
+    return make_generator(bundle, options.kwargs())
+
+
+def make_generator(bundle: Bundle, options: Mapping[str, Any]) -> ImageGenerator:
+    """Create the generator of a model that draws; an option that it does not have is an error."""
+    from importlib import import_module
+
+    from glassformer.errors import UnsupportedError
+
+    spec: Any = bundle.spec
+    module, name = GENERATORS[spec.yields, spec.architecture]
     kind = getattr(import_module(f"glassformer.tasks.{module}"), name)
-    given = {name: value for name, value in options.kwargs().items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     known = kind.option_names()
     for name in given:
         if name not in known:

@@ -80,19 +80,20 @@ export interface DifferenceInfo {
   residual: ResidualChange[];
 }
 
-/** A drawing, by its denoising steps, each at one of the timesteps. size: height, width. The tensor `step.N.frames` is (2, h, w, C): what step N is given, and the clean image that it predicts; of the number of steps, the drawing, twice. `step.N.` before the names of an attention layer: at this step. modulation: name of the tensor (layers, 6, steps) of the norms of shift, scale and gate of attention, then of the feed-forward layer. */
+/** A drawing, by its denoising steps, each at one of the timesteps. size: height, width. num_frames: of a video; None for an image. The tensor `step.N.frames` is (2, h, w, C), of a video (2, frames, h, w, C): what step N is given, and the clean image that it predicts; of the number of steps, the drawing, twice. `step.N.` before the names of an attention layer: at this step. modulation: name of the tensor (layers, 6, steps) of the norms of shift, scale and gate of attention, then of the feed-forward layer. */
 export interface DrawOutcome {
   kind: "draw";
   timesteps: number[];
   size: [number, number];
+  num_frames: number | null;
   attentions: DrawingAttention[];
   modulation: string | null;
 }
 
-/** An attention layer of a denoiser. grid: rows and columns of its queries. */
+/** An attention layer of a denoiser. grid: rows and columns of its queries, in one frame. kind: "self" attends to patches of the same frame, "time" to the same patch of all frames, and "cross" to the prompt. The queries, and the keys but of "cross", are those of all frames. */
 export interface DrawingAttention {
   name: string;
-  kind: "self" | "cross";
+  kind: "self" | "time" | "cross";
   heads: number;
   grid: [number, number];
 }
@@ -595,7 +596,7 @@ export interface TraceInfo {
   unread: string[];
 }
 
-/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with two towers compares an image with a text. question, context: the input of a question-answering model; a question about an image has no context. points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image; by default its center. seed, num_inference_steps, guidance_scale: of a drawing; its text is a prompt or a class. Interventions apply from start_step on. */
+/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with two towers compares an image with a text. question, context: the input of a question-answering model; a question about an image has no context. points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image; by default its center. seed, num_inference_steps, guidance_scale, num_frames: of a drawing; its text is a prompt or a class. Interventions apply from start_step on. */
 export interface TraceInput {
   text?: string;
   target?: string | number[];
@@ -610,6 +611,7 @@ export interface TraceInput {
   seed?: number;
   num_inference_steps?: number;
   guidance_scale?: number;
+  num_frames?: number;
   start_step?: number;
 }
 
@@ -629,6 +631,7 @@ export interface TraceRequest {
   seed?: number | null;
   num_inference_steps?: number | null;
   guidance_scale?: number | null;
+  num_frames?: number | null;
   start_step?: number | null;
   interventions?: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions)[];
 }

@@ -26,6 +26,7 @@ export const INPUT_PARAMS = [
   'seed',
   'steps',
   'guidance',
+  'frames',
 ].flatMap((name) => [name, `${name}_b`]);
 
 /** The URL parameters of a drawing, for both inputs, and the fields that they set. */
@@ -33,6 +34,7 @@ const DRAWN = [
   ['seed', 'seed'],
   ['steps', 'num_inference_steps'],
   ['guidance', 'guidance_scale'],
+  ['frames', 'num_frames'],
 ] as const;
 
 /** The first or second input of a comparison: the suffix of its URL parameters. */

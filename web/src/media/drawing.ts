@@ -26,39 +26,67 @@ function placed(patch: number, from: [number, number], to: [number, number]): nu
   return row * to[1] + Math.floor((((patch % from[1]) + 0.5) * to[1]) / from[1]);
 }
 
-/** The attention of every patch to a word, or of one patch to all, in each layer: the mean and every head. */
+/** The kinds of attention that a drawing has, in the order of the page. */
+export const kindsOf = (trace: TraceInfo): DrawingAttention['kind'][] =>
+  (['cross', 'self', 'time'] as const).filter((kind) => layersOf(trace, kind).length);
+
+const framesOf = (trace: TraceInfo): number => outcomeOf(trace).num_frames ?? 1;
+
+/** The patches of a frame, as a slice. */
+function patchesOf({ grid }: DrawingAttention, frame: number): string {
+  const count = grid[0] * grid[1];
+  return `${frame * count}:${(frame + 1) * count}`;
+}
+
+/** The weights of a frame: of its patches to a word, of a patch to all, or of a patch from each frame to each. */
+function sliceOf(trace: TraceInfo, layer: DrawingAttention, at: number, frame: number): string {
+  const count = layer.grid[0] * layer.grid[1];
+  if (layer.kind === 'cross') return `${patchesOf(layer, frame)},${at}`;
+  if (layer.kind === 'self') return `${frame * count + at},${patchesOf(layer, frame)}`;
+  const through = `${at}:${framesOf(trace) * count}:${count}`;
+  return `${through},${through}`;
+}
+
+/** The attention of a frame's patches to a word, or of one patch, in each layer: the mean and every head. */
 export const attentionMaps = (
   trace: TraceInfo,
   step: number,
   layers: DrawingAttention[],
   at: number,
+  frame: number,
 ): Promise<AttentionRow[]> =>
   Promise.all(
     layers.map(async (layer, n) => {
-      const slice = layer.kind === 'cross' ? `0,:,:,${at}` : `0,:,${placed(at, layers[0].grid, layer.grid)}`;
-      const all = await session.source.tensor(trace.id, weightsOf(step, layer), { slice }); // (H, T)
+      const place = layer.kind === 'cross' ? at : placed(at, layers[0].grid, layer.grid);
+      const slice = `0,:,${sliceOf(trace, layer, place, frame)}`;
+      const all = await session.source.tensor(trace.id, weightsOf(step, layer), { slice }); // (H, T), or (H, F, F)
       return {
         name: layerLabel(layers, n),
-        grid: layer.grid,
+        grid: layer.kind === 'time' ? [framesOf(trace), framesOf(trace)] : layer.grid,
         mean: all.mean().data as Float32Array,
         heads: Array.from({ length: layer.heads }, (_, h) => all.of(h).data as Float32Array),
       };
     }),
   );
 
-/** The maps (T) of all words in one layer, of a head or the mean of all. */
+/** The maps (T) of words, from the first to the last, in a frame, or of a word in all frames; a head or the mean. */
 export async function wordMaps(
   trace: TraceInfo,
   step: number,
   layer: DrawingAttention,
   head: number | 'mean',
+  of: { frame: number } | { word: number },
 ): Promise<Float32Array[]> {
   const words = trace.sequences[0].tokens.length;
-  const slice = `0,${head === 'mean' ? ':' : head},:,0:${words}`;
+  const part = 'word' in of ? `:,${of.word}:${of.word + 1}` : `${patchesOf(layer, of.frame)},0:${words}`;
+  const slice = `0,${head === 'mean' ? ':' : head},${part}`;
   const found = await session.source.tensor(trace.id, weightsOf(step, layer), { slice });
-  const part = head === 'mean' ? found.mean() : found; // (T, S)
+  const { data, shape } = head === 'mean' ? found.mean() : found; // (T, S)
+  const size = layer.grid[0] * layer.grid[1];
+  if ('word' in of)
+    return Array.from({ length: framesOf(trace) }, (_, n) => data.slice(n * size, (n + 1) * size) as Float32Array);
   return Array.from({ length: words }, (_, word) =>
-    Float32Array.from({ length: part.shape[0] }, (_, patch) => part.at(patch, word)),
+    Float32Array.from({ length: size }, (_, patch) => data[patch * shape[1] + word]),
   );
 }
 
@@ -89,6 +117,6 @@ export function changeLabel(trace: TraceInfo, change: Intervention): string {
   return t('draw.head_of', {
     head: change.head + 1,
     layer: layer < 0 ? change.attention : layerLabel(layers, layer),
-    kind: t(found?.kind === 'cross' ? 'draw.cross' : 'draw.self'),
+    kind: t(`draw.${found?.kind ?? 'self'}`),
   });
 }

@@ -6,15 +6,34 @@ import { session } from '../lib/session.svelte';
 import type { DrawOutcome, TraceInfo } from '../lib/types';
 import { pictureOf, type Picture } from './picture';
 
-export interface Frame {
-  noisy: Picture;
-  clean: Picture;
-  change: { picture: Picture; mean: number; most: number } | null; // shares of the range of colors; null: no step before
-  pixels: Tensor; // of the clean image
+interface Change {
+  picture: Picture;
+  mean: number; // shares of the range of colors
+  most: number;
+}
+
+/** What a step shows of an image, or of one frame of a video. */
+export class Frame {
+  #change: Change | undefined;
+  constructor(
+    readonly given: Tensor,
+    readonly pixels: Tensor, // of the clean image
+    readonly before: Frame | undefined,
+  ) {}
+
+  get noisy(): Picture {
+    return pictureOf(this.given);
+  }
+  get clean(): Picture {
+    return pictureOf(this.pixels);
+  }
+  get change(): Change | null {
+    return this.before ? (this.#change ??= changeOf(this.pixels, this.before.pixels)) : null;
+  }
 }
 
 export class Film {
-  frames = $state.raw<Frame[]>([]);
+  steps = $state.raw<Frame[][]>([]); // the frames of each step
   running = $state(false);
   problem = $state.raw<Problem | null>(null);
   #request = 0;
@@ -24,12 +43,12 @@ export class Film {
   open(trace: TraceInfo | null): void {
     this.stop();
     this.#trace = trace;
-    this.frames = [];
+    this.steps = [];
     this.problem = null;
     void this.resume();
   }
 
-  /** Load the frames that are missing, one after another. */
+  /** Load the steps that are missing, one after another. */
   async resume(): Promise<void> {
     const trace = this.#trace;
     if (!trace || this.running) return;
@@ -38,11 +57,11 @@ export class Film {
     this.running = true;
     this.problem = null;
     try {
-      for (let frames = this.frames; frames.length <= count;) {
-        const both = await session.source.tensor(trace.id, `step.${frames.length}.frames`);
+      for (let steps = this.steps; steps.length <= count;) {
+        const both = await session.source.tensor(trace.id, `step.${steps.length}.frames`);
         if (request !== this.#request) return;
-        frames = [...frames, frameOf(both, frames.at(-1)?.pixels)];
-        this.frames = frames;
+        steps = [...steps, framesOf(both, steps.at(-1))];
+        this.steps = steps;
       }
     } catch (error) {
       if (request === this.#request) this.problem = describe(error);
@@ -56,18 +75,15 @@ export class Film {
   }
 }
 
-function frameOf(both: Tensor, before: Tensor | undefined): Frame {
-  const pixels = both.of(1);
-  return {
-    noisy: pictureOf(both.of(0)),
-    clean: pictureOf(pixels),
-    change: before ? changeOf(pixels, before) : null,
-    pixels,
-  };
+function framesOf(both: Tensor, before: Frame[] | undefined): Frame[] {
+  const [given, clean] = [both.of(0), both.of(1)].map((x) =>
+    x.shape.length === 4 ? Array.from({ length: x.shape[0] }, (_, n) => x.of(n)) : [x],
+  );
+  return clean.map((pixels, n) => new Frame(given[n], pixels, before?.[n]));
 }
 
 /** The mean difference of the color channels; the largest one is drawn white. */
-function changeOf(now: Tensor, before: Tensor): Frame['change'] {
+function changeOf(now: Tensor, before: Tensor): Change {
   const [height, width, channels] = now.shape;
   const differences = new Float32Array(height * width);
   now.data.forEach((x, n) => (differences[Math.floor(n / channels)] += Math.abs(x - before.data[n]) / channels / 255));
