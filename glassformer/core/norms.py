@@ -8,6 +8,7 @@ B batch, T positions, D d_model.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,16 @@ class LayerNorm(nn.LayerNorm):
             return super().forward(x)
         return super().forward(upcast(x)).to(x.dtype)
 
+    def linear_part(self, v: Tensor, at: Tensor | None = None) -> Tensor:
+        """Center and weight v (..., D); with the scale that x = `at` has, if given. Linear in v.
+
+        >>> x, norm = torch.randn(5, 8), LayerNorm(8)
+        >>> torch.allclose(norm.linear_part(x, at=x), norm(x), atol=1e-5)
+        True
+        """
+        v = (v - v.mean(-1, keepdim=True)) * self.weight
+        return v if at is None else v * (at.var(-1, unbiased=False, keepdim=True) + self.eps).rsqrt()
+
 
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps), over the last dimension, times (weight + offset).
@@ -57,6 +68,11 @@ class RMSNorm(nn.Module):
         if x.dtype == scale.dtype:
             return F.rms_norm(x, scale.shape, scale, self.eps)
         return F.rms_norm(upcast(x), scale.shape, upcast(scale), self.eps).to(x.dtype)
+
+    def linear_part(self, v: Tensor, at: Tensor | None = None) -> Tensor:
+        """Weight v (..., D); with the scale that x = `at` has, if given. Linear in v."""
+        v = v * self.scale
+        return v if at is None else v * (at.square().mean(-1, keepdim=True) + self.eps).rsqrt()
 
 
 class UnitNorm(nn.Module):
@@ -97,6 +113,12 @@ class BatchNorm(nn.BatchNorm1d):
         if x.dim() == 2:  # rows (N, D) without padding
             return super().forward(x)
         return super().forward(x.transpose(1, 2)).transpose(1, 2)  # (B, D, T) inside
+
+    def linear_part(self, v: Tensor, at: Tensor | None = None) -> Tensor:
+        """Weight v (..., D) and, if `at` is given, divide by the running deviation. Linear in v."""
+        v = v * self.weight
+        running: Any = self.running_var
+        return v if at is None else v * (running + self.eps).rsqrt()
 
 
 class Conditional(nn.Module):

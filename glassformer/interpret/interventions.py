@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -77,6 +77,37 @@ def unpadded(ids: Tensor, read: specs.InputSpec, *, first: int = 0) -> TextInput
     return TextInputs(ids, mask=torch.ones_like(ids, dtype=torch.bool)[:, None])  # (1, 1, T)
 
 
+@dataclass(frozen=True)
+class Replacement:
+    """An edit that replaces a tensor, or one of its heads, by that of another forward at some positions.
+
+    pairs: positions here and there. head: of a tensor (B, H, T, ...); None: all heads, or a tensor (B, T, D).
+    values: of the other forward (1, ...). Positions that this forward has not reached yet are left out.
+
+    >>> edit = Replacement("blocks.0.resid_out", None, ((1, 0),), torch.ones(1, 1, 2))
+    >>> edit(torch.zeros(1, 3, 2))[0].tolist()
+    [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
+    """
+
+    name: str
+    head: int | None
+    pairs: tuple[tuple[int, int], ...]
+    values: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        target, values = x, self.values.to(x)
+        if x.dim() == 4:  # (B, H, T, K or S)
+            heads = slice(None) if self.head is None else self.head
+            target, values = x[:, heads], values[:, heads]
+        length = x.shape[2 if x.dim() == 4 else 1]
+        for here, there in self.pairs:
+            if here < length and there < values.shape[-2]:
+                row = values[..., there, : x.shape[-1]]  # weights have as many keys as were generated
+                target[..., here, : row.shape[-1]] = row
+        return x
+
+
 class IntervenedForward:
     """A forward pass with interventions: run it with `observe(model, inputs, edit=edit)`.
 
@@ -85,7 +116,10 @@ class IntervenedForward:
     """
 
     def __init__(
-        self, model: Any, inputs: Mapping[str, Any], interventions: Iterable[schema.Intervention]
+        self,
+        model: Any,
+        inputs: Mapping[str, Any],
+        interventions: Iterable[schema.Intervention | Replacement],
     ) -> None:
         """inputs: `ModelInputs` by the names of the forward's arguments."""
         self.model, self.inputs = model, dict(inputs)
@@ -101,23 +135,30 @@ class IntervenedForward:
         for name, order in self.orders.items():
             self._swap(name, order)
         for name, positions in self._masked.items():
-            self._mask(name, positions)
+            visible = torch.ones(1, self.lengths[name], dtype=torch.bool)
+            visible[:, sorted(positions)] = False
+            self.mask(name, visible)
         for name in self._skipped_blocks:  # the block's input after all other edits is its output before them
             stored: dict[str, Tensor] = {}
             self._edit(f"{name}.resid_in", partial(stored.setdefault, "x"))
             self._edits.setdefault(f"{name}.resid_out", []).insert(0, partial(_pop_input, stored))
         self.edit = {name: _chain(edits) for name, edits in self._edits.items()}
 
-    def _add(self, intervention: schema.Intervention) -> None:
+    def _add(self, intervention: schema.Intervention | Replacement) -> None:
         tokens = isinstance(intervention, schema.MaskToken | schema.SwapTokens | schema.ScalePositions)
         if tokens and self.model.spec.yields == "boxes":
             raise UnsupportedError("a model with object queries", "changes of tokens and positions")
         match intervention:
             case schema.AblateHead(attention=name, head=head):
-                attention = self._submodule(name, MultiHeadAttention, "attention")
-                if not 0 <= head < attention.num_heads:
-                    raise InvalidValueError("head", head, f"0 to {attention.num_heads - 1}")
+                self._check_head(name, head)
                 self._edit(f"{name}.heads", _scale_slice(head, 0.0))
+            case Replacement(name=name, head=head):
+                owner, _, tail = name.rpartition(".")
+                if tail in ("heads", "weights"):
+                    self._check_head(owner, head or 0)
+                else:
+                    self._check_residual_site(name)
+                self._edit(name, intervention)
             case schema.SkipLayer(block=name):
                 self._submodule(name, Block, "block")
                 self._skipped_blocks.append(name)
@@ -138,6 +179,11 @@ class IntervenedForward:
                 sequence = self._sequence_of(stack)
                 embed, length = self.names[sequence].embed, self.lengths[sequence]
                 self.model = stretch_positions(self.model, stack, embed, scale, length)
+
+    def _check_head(self, name: str, head: int) -> None:
+        attention = self._submodule(name, MultiHeadAttention, "attention")
+        if not 0 <= head < attention.num_heads:
+            raise InvalidValueError("head", head, f"0 to {attention.num_heads - 1}")
 
     def _edit(self, name: str, edit: Edit) -> None:
         self._edits.setdefault(name, []).append(edit)
@@ -174,8 +220,8 @@ class IntervenedForward:
         self._edit(name, _reorder(order[:words]))
         return [position - words for position in order[words:]]
 
-    def _mask(self, name: str, positions: set[int]) -> None:
-        """Mask tokens like padding, but keep the position ids of all others."""
+    def mask(self, name: str, visible: Tensor) -> None:
+        """Mask all tokens but the visible ones (1|B, T) like padding, but keep the position ids of all."""
         names = self.names[name]
         embed: Any = self.model.get_submodule(names.embed)
         windows = any(getattr(part, "spatial_window", None) for part in self.model.modules())
@@ -185,8 +231,7 @@ class IntervenedForward:
         if not isinstance(embed, TokenInput):  # nothing of an image or a series is padding
             x = tensor_of(self.inputs[names.argument])
             rows = x.shape[0] * (x.shape[2] if modality == "series" else 1)
-            visible = torch.ones(rows, self.lengths[name], dtype=torch.bool, device=x.device)
-            visible[:, sorted(positions)] = False
+            visible = visible.to(x.device).repeat_interleave(rows // len(visible), 0)
             if modality == "image":
                 self.inputs[names.argument] = ImageInputs(x, mask=Mask(padding=visible))
             else:
@@ -202,8 +247,7 @@ class IntervenedForward:
         if text.positions is None:
             own = position_ids(Mask(padding=padding, segments=mask.segments), 0, text.ids)
             text = replace(text, positions=own)
-        visible = padding.clone()
-        visible[:, sorted(positions)] = False
+        visible = padding & visible.to(padding.device)
         position = getattr(self.model, names.stack).position
         if getattr(position, "rounding", "none") != "none":
             # this bias depends on which tokens are padding, so the token is masked without being padding
@@ -300,7 +344,9 @@ class IntervenedModel(nn.Module):
     source is encoded once. Interventions refer to positions of one source, so it takes a single source.
     """
 
-    def __init__(self, model: EncoderDecoder, interventions: Sequence[schema.Intervention]) -> None:
+    def __init__(
+        self, model: EncoderDecoder, interventions: Sequence[schema.Intervention | Replacement]
+    ) -> None:
         super().__init__()
         self.model = replace_parts(model, head=_LastPositionHead(model.head))
         self.interventions = tuple(interventions)
@@ -372,7 +418,7 @@ class _IntervenedDecoder:
         self.src, self.tgt, self.memory = (x.index_select(0, rows) for x in (self.src, self.tgt, self.memory))
 
 
-def _target_length(intervention: schema.Intervention) -> int:
+def _target_length(intervention: schema.Intervention | Replacement) -> int:
     """Return the minimum target length for the intervention to apply."""
     match intervention:
         case schema.MaskToken(sequence="target", position=position):

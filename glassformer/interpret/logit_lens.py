@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from glassformer.core.feedforward import FeedForward
 from glassformer.core.heads import HeadContext, MaskedLanguageModelHead
 from glassformer.core.inputs import tensor_of
 from glassformer.core.masks import Mask
-from glassformer.core.norms import LayerNorm, RMSNorm
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.interpret import schema
 from glassformer.interpret.outline import find_submodule
@@ -37,7 +36,7 @@ def logit_lens(trace: Trace, position: int | None = None, top: int = 10) -> sche
     at = _check_position(trace, readout.stack.path, position)
     part, context = slice(at, at + 1), HeadContext()
     if readout.whole_input:
-        part, context = slice(None), _head_context(trace)
+        part, context = slice(None), head_context(trace)
     rows = {site: readout.logits(trace.record[site][:, part], context)[0] for site in readout.sites()}
     final = int(rows[readout.sites()[-1]].argmax())
     layers = []
@@ -102,8 +101,8 @@ def next_tokens(trace: Trace, position: int | None = None, top: int = 50) -> sch
     )
 
 
-def _head_context(trace: Trace) -> HeadContext:
-    """Return the context that the head received in addition to the hidden states."""
+def head_context(trace: Trace) -> HeadContext:
+    """Return what the head received in addition to the hidden states."""
     inputs = trace.prepared.inputs
     first = next(iter(inputs.values()))
     mask = inputs.get("mask", getattr(inputs.get("tgt", first), "mask", None))
@@ -152,22 +151,16 @@ def _unit_logits(readout: HeadReadout, ffn: str, vector: Tensor) -> Tensor:
     """Return the contribution of a feed-forward output (D,) to the logits (V,)."""
     model: Any = readout.bundle.model
     block, head = model.get_submodule(ffn.rpartition(".")[0]), model.head
-    for norm in (
+    norms: tuple[Any, ...] = (
         block.norm_ffn if block.wiring == "post" else block.norm_ffn_out,
         readout.final_norm,
-    ):
-        vector = vector if norm is None else _linear_part(norm, vector)
+    )
+    for one in norms:
+        vector = vector if one is None else one.linear_part(vector)
     if isinstance(head, MaskedLanguageModelHead):
-        vector = _linear_part(head.norm, head.dense.weight.float() @ vector)
+        norm: Any = head.norm
+        vector = norm.linear_part(head.dense.weight.float() @ vector)
     else:
         vector = head.transform(vector)
     logits: Tensor = head.weight.float() @ vector
     return logits
-
-
-def _linear_part(norm: nn.Module, vector: Tensor) -> Tensor:
-    """Apply a norm without its division: center the vector (LayerNorm only) and multiply by the weight."""
-    if isinstance(norm, LayerNorm | nn.LayerNorm):
-        vector = vector - vector.mean()
-    weight = norm.scale if isinstance(norm, RMSNorm) else getattr(norm, "weight", None)
-    return vector if weight is None else vector * weight.float()

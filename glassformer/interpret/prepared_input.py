@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
+from glassformer.core.inputs import ModelInputs
 from glassformer.data.image_processing import Size
 from glassformer.data.windows import Doubles
 from glassformer.interpret.schema import Kind, TokenSequence, TraceInput
@@ -52,3 +53,16 @@ class PreparedInput:
     past: PastValues | None = None
     size: Size | None = None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def repeated(self, copies: int) -> dict[str, Any]:
+        """Return the arguments of the forward with each row repeated."""
+        return {name: repeat_rows(value, copies) for name, value in self.inputs.items()}
+
+
+def repeat_rows(inputs: ModelInputs, copies: int) -> Any:
+    """Return the inputs of a model with each row repeated."""
+    if isinstance(inputs, Tensor):
+        return inputs.repeat_interleave(copies, 0)
+    tensors = {name: value for name, value in vars(inputs).items() if isinstance(value, Tensor)}
+    repeated: Any = {name: value.repeat_interleave(copies, 0) for name, value in tensors.items()}
+    return replace(inputs, **repeated)

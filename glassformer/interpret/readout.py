@@ -46,10 +46,15 @@ class HeadReadout:
     def logits(self, residual: Tensor, context: HeadContext) -> Tensor:
         """Apply the final norm and the head to a residual (1, N, D); logits (N, V), or (1, V)."""
         x = residual if self.final_norm is None else self.final_norm(residual)
+        logits = self.head_logits(x, context)
+        return logits[0].float() if logits.dim() == 3 else logits.float()
+
+    def head_logits(self, x: Tensor, context: HeadContext) -> Tensor:
+        """Apply the head to normalized hidden states (1, N, D); logits (1, N, V) or (1, V)."""
         model: Any = self.bundle.model
         output: Any = model.head(x, context)
         logits: Tensor = output if isinstance(output, Tensor) else output.logits
-        return logits[0].float() if logits.dim() == 3 else logits.float()
+        return logits
 
     @property
     def _scorer(self) -> LabelScorer:
@@ -71,6 +76,15 @@ class HeadReadout:
             case "sigmoid":
                 return F.logsigmoid(torch.cat((logits, -logits), -1))
         return None
+
+    def log_odds(self, logits: Tensor) -> Tensor:
+        """Convert logits (..., V) to log p/(1 - p) in nats; for a regression model, return them unchanged.
+
+        Unlike probabilities near 0 or 1, log-odds show what matters.
+        """
+        if self._scorer.activation == "none":
+            return logits.float()
+        return self.probabilities(logits.double()).logit(eps=1e-12).float()
 
     def texts(self, ids: Sequence[int]) -> list[str]:
         if self.labels is not None:

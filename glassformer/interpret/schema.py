@@ -176,7 +176,24 @@ class ScalePositions(InterventionBase):
     scale: float
 
 
-Intervention = AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions
+class PatchActivation(InterventionBase):
+    """Replace an activation by that of another input: activation patching.
+
+    name: a site of the residual stream, or `.heads` or `.weights` of an attention layer. head: which head.
+    position: which token of the residual stream, or which query; None: all. source: the other input; its
+    tokens are aligned with those of this input.
+    """
+
+    kind: Literal["patch"] = "patch"
+    name: str
+    source: TraceInput
+    head: int | None = None
+    position: int | None = None
+
+
+Intervention = (
+    AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions | PatchActivation
+)
 
 
 # Models
@@ -612,6 +629,34 @@ class LensInfo(Schema):
     layers: tuple[LensLayer, ...]
 
 
+class LogitContribution(Schema):
+    """One summand of a logit.
+
+    kind: "bias" is that of an attention layer, "norm" the constant of a norm, "output" that of the output
+    head, with what its nonlinearity adds. name: of the tensor or module. layer, head: of a head or sublayer.
+    """
+
+    kind: Literal["embedding", "head", "bias", "attention", "ffn", "norm", "output"]
+    name: str
+    layer: int | None
+    head: int | None
+    value: float
+
+
+class LogitAttribution(Schema):
+    """The contributions to a logit, in the order of the data flow; see `attribute_logit`.
+
+    position: None for a label of the whole input. against: the prediction whose logit is subtracted. value:
+    the logit, or the difference: the sum of all contributions.
+    """
+
+    position: int | None
+    prediction: Prediction
+    against: Prediction | None
+    value: float
+    contributions: tuple[LogitContribution, ...]
+
+
 class FeedForwardUnitInfo(Schema):
     """The tokens whose logits a feed-forward unit raises and lowers most."""
 
@@ -624,7 +669,8 @@ class HeadInfo(Schema):
 
     scores, chances: by pattern, the head's share of attention and that of uniform attention. role: None if no
     pattern is clear; share and chance are then those of the nearest pattern. entropy in nats; distance in
-    tokens (patches on an image; from the diagonal in cross-attention).
+    tokens (patches on an image; from the diagonal in cross-attention). key: the position that all queries
+    attend to, of the roles with one.
     """
 
     head: int
@@ -635,6 +681,7 @@ class HeadInfo(Schema):
     chance: float
     entropy: float
     distance: float
+    key: int | None = None
 
 
 class AttentionHeads(Schema):
@@ -649,19 +696,115 @@ class HeadsInfo(Schema):
     attentions: tuple[AttentionHeads, ...]
 
 
-AblationMeasure = Literal["kl", "difference"]
+class CorpusShare(Schema):
+    """A pattern's mean share of attention over the sentences, its 95% confidence interval, and chance."""
+
+    pattern: str
+    mean: float
+    low: float
+    high: float
+    chance: float
+
+
+class CorpusExample(Schema):
+    """The strongest link of a head in one sentence."""
+
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    query: int
+    key: int
+    weight: float
+
+
+class CorpusHead(Schema):
+    """One head over a corpus. roles: in how many sentences each role was clear. shares: clearest first."""
+
+    head: int
+    roles: Mapping[str, int]
+    shares: tuple[CorpusShare, ...]
+    examples: tuple[CorpusExample, ...]
+
+
+class CorpusAttention(Schema):
+    name: str
+    heads: tuple[CorpusHead, ...]
+
+
+class CorpusInfo(Schema):
+    """The patterns of all heads over the first `count` of `total` sentences."""
+
+    count: int
+    total: int
+    attentions: tuple[CorpusAttention, ...]
+
+
+AblationMode = Literal["zero", "mean", "resample"]
+AblationMetric = Literal["kl", "log_prob"]
+AblationMeasure = Literal["kl", "log_prob", "difference"]
+
+
+class AblationPeak(Schema):
+    """The position with the largest effect of a head, and the probability of the token there."""
+
+    position: int | None
+    effect: float
+    prediction: Prediction
+    before: float
+    after: float
 
 
 class HeadAblation(Schema):
-    """The effect of switching off each head of an attention layer.
+    """The effect of replacing the output of each head of an attention layer.
 
-    measure: "kl": KL divergence of the predictions in nats, for an encoder-decoder the mean over the target;
-    "difference": mean absolute change of the output.
+    measure: "kl": KL divergence of the predictions, "log_prob": drop of the log-probability of a token, both
+    in nats; "difference": mean absolute change of the output. effects: means over the positions. peaks: None
+    if the model predicts no probabilities.
     """
 
     attention: str
     measure: AblationMeasure
     effects: tuple[float, ...]
+    peaks: tuple[AblationPeak | None, ...]
+
+
+class PatchingSetup(Schema):
+    """Two inputs with different outputs, to patch one into the other.
+
+    clean, corrupted: ids of their traces, with the same target up to the position where the outputs differ.
+    position: that position; None for a label. answers: the outputs of the clean and the corrupted input.
+    differences: logit of the first answer minus logit of the second, for the clean and the corrupted input.
+    sites: names of the tensors that can be patched.
+    """
+
+    clean: str
+    corrupted: str
+    position: int | None
+    answers: tuple[Prediction, Prediction]
+    differences: tuple[float, float]
+    sites: tuple[str, ...]
+
+
+class PatchedSite(Schema):
+    """How much of the clean answer comes back if one activation is patched: 0 nothing, 1 all.
+
+    name: of the tensor. recovered: for each token of the corrupted input, or for each head; None for a token
+    without a counterpart.
+    """
+
+    name: str
+    recovered: tuple[float | None, ...]
+
+
+class HeadLink(Schema):
+    """The weight with which one head attends from one token to another."""
+
+    attention: str
+    head: int
+    weight: float
+
+
+class LinksInfo(Schema):
+    links: tuple[HeadLink, ...]
 
 
 class OutcomePair(Schema):

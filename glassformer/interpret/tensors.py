@@ -29,7 +29,7 @@ from glassformer.errors import InvalidValueError, ShapeError
 from glassformer.interpret.comparison import residual_change
 from glassformer.interpret.head_patterns import attention_blocks, thumbnails, typical_rows
 from glassformer.interpret.logit_lens import lens_table
-from glassformer.interpret.occlusion import mask_words, occlude_patches
+from glassformer.interpret.occlusion import occlude
 from glassformer.interpret.outline import DERIVED, describe_stacks, residual_sites
 from glassformer.interpret.readout import head_readout
 from glassformer.interpret.schema import ItemNotFoundError, StackInfo, TooLargeError
@@ -41,9 +41,10 @@ STAGES = ("dot", "scaled", "masked", "weights")
 MAX_BYTES = 32_000_000  # of one response
 MAX_COMPUTED = 128_000_000  # numbers, before pooling
 MAX_DISTANCE = 512  # maximum number of positions of an unlimited scheme, and of distances
-_OCCLUSION = re.compile(r"occlusion(?:\.([1-9]))?")  # with the size of the covered squares
+_OCCLUSION = re.compile(  # with the sequence, how its tokens are hidden, and the size of covered squares
+    r"occlusion(?:\.([a-z]\w*?))??(?:\.(replace|mask))?(?:\.([1-9]))?"
+)
 _STEP = re.compile(r"step\.(\d{1,4})\.(.+)")  # of a drawing
-_OF_QUESTIONS = {"occlusion.words": mask_words, "attention.blocks": attention_blocks}
 _ITEM = re.compile(r"(\d{1,9})|(\d{0,9}):(\d{0,9})(?::(\d{1,9}))?", re.ASCII)
 
 
@@ -196,9 +197,10 @@ def _derive(trace: Trace, name: str) -> Tensor:
     if tail == "bias_table":
         return _bias_table(trace, owner)
     if (match := _OCCLUSION.fullmatch(name)) is not None:
-        return occlude_patches(trace, int(match[1] or 1))
-    if name in _OF_QUESTIONS:
-        return _OF_QUESTIONS[name](trace)
+        sequence, hide, size = match.groups()
+        return occlude(trace, sequence, hide=hide, size=int(size or 1))  # type: ignore[arg-type]
+    if name == "attention.blocks":
+        return attention_blocks(trace)
     if name == "head.confidence":
         return _confidence(trace)
     if tail in DERIVED and owner.endswith(".position"):

@@ -21,6 +21,7 @@ from glassformer.families.sidecars import IMAGE_PROCESSOR_FILE
 from glassformer.interpret.catalog import describe_model
 from glassformer.interpret.examples import example_input
 from glassformer.interpret.head_ablation import ablate_heads
+from glassformer.interpret.occlusion import background
 from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.interpret.tensors import read_tensor
 from glassformer.interpret.trace import Trace
@@ -106,7 +107,7 @@ def test_occlusion_equals_forwards_of_covered_images(pocket: Pipeline, trace: Tr
     for row, column in ((0, 0), (3, 2), (4, 7), (11, 11)):
         covered = inputs["src"].clone()
         rows, columns = (slice(max(0, at - size // 2) * 8, (at + size // 2) * 8 + 8) for at in (row, column))
-        covered[:, :, rows, columns] = 0  # the mean color
+        covered[:, :, rows, columns] = background(inputs["src"])
         torch.testing.assert_close(drops[:, row, column], before - chances(covered), atol=1e-4, rtol=1e-4)
 
 

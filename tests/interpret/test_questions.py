@@ -16,6 +16,7 @@ from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.interpret.catalog import describe_model
 from glassformer.interpret.head_patterns import attention_blocks
 from glassformer.interpret.logit_lens import logit_lens
+from glassformer.interpret.occlusion import background
 from glassformer.interpret.tensors import read_tensor
 from glassformer.interpret.trace import Trace
 from tests.interpret.models import example_values, tiny_bundle, trace_of
@@ -105,7 +106,7 @@ def test_covered_patches_and_masked_words_equal_forwards_of_their_own(trace: Tra
     for row, column in ((0, 0), (1, 2), (3, 3)):
         images = inputs.images.clone()
         high, wide = (slice(max(0, at - size // 2) * 4, (at + size // 2) * 4 + 4) for at in (row, column))
-        images[:, :, high, wide] = 0
+        images[:, :, high, wide] = background(inputs.images)
         expected = before - log_odds(probabilities(trace, replace(inputs, images=images)))
         torch.testing.assert_close(drops[:, row, column], expected, atol=1e-5, rtol=1e-4)
     masked = read_tensor(trace, "occlusion.words").values

@@ -10,6 +10,7 @@ import torch
 from glassformer.data.image_files import decode_base64
 from glassformer.errors import MissingValueError, UnsupportedError
 from glassformer.interpret.examples import example_inputs
+from glassformer.interpret.occlusion import background
 from glassformer.interpret.similarity import compare_images_texts
 from glassformer.interpret.tensors import read_tensor
 from tests.interpret.models import example_values, picture, tiny_bundle, trace_of, url
@@ -68,11 +69,11 @@ def test_occlusion_is_the_drop_of_the_score(family: str) -> None:
     x, y, width, height = patches.tokens[patches.prefix + row * patches.grid[1] + column].box
     inputs = copy.deepcopy(trace.prepared.inputs)
     image = inputs["images" if family == "clip" else "inputs"]
-    image[:, :, y : y + height, x : x + width] = 0
+    image[:, :, y : y + height, x : x + width] = background(image)
     with torch.inference_mode():
         before, after = bundle.model(**trace.prepared.inputs), bundle.model(**inputs)
     if family == "clip":
         expected = (before.logits_per_image - after.logits_per_image)[0]
     else:
-        expected = (before.softmax(-1) - after.softmax(-1))[0]
+        expected = (before.double().softmax(-1).logit() - after.double().softmax(-1).logit())[0].float()
     torch.testing.assert_close(drops[:, row, column], expected, atol=1e-5, rtol=1e-4)

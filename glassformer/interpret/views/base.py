@@ -20,8 +20,9 @@ from glassformer.interpret.film import Film
 from glassformer.interpret.generated_text import GenerationInput
 from glassformer.interpret.interventions import IntervenedForward
 from glassformer.interpret.outline import describe_stacks
+from glassformer.interpret.patching import resolve_patches
 from glassformer.interpret.prepared_input import PreparedInput
-from glassformer.interpret.readout import head_readout
+from glassformer.interpret.readout import HeadReadout, head_readout
 from glassformer.processors.text import select_tokens
 
 Result = tuple[schema.Outcome, Mapping[str, Tensor]]
@@ -42,6 +43,13 @@ class ViewRun(NamedTuple):
     film: Film | None = None
 
 
+class OutputUnit(NamedTuple):
+    """One of the outputs of a model: a token or a label at a position; without one, of the whole input."""
+
+    position: int | None
+    id: int
+
+
 class View:
     """Base class of views.
 
@@ -57,6 +65,7 @@ class View:
 
     def run(self, input: schema.TraceInput, interventions: Sequence[schema.Intervention]) -> ViewRun:
         """Run the model once on an input and record everything."""
+        interventions = resolve_patches(self, input, interventions)
         prepared = self.prepare(input, interventions)
         if (needed := estimate_bytes(self.bundle, prepared)) > MAX_BYTES:
             what, hint = "a trace of this input", "shorten the input"
@@ -94,12 +103,41 @@ class View:
         """Return the image (1, C, H, W) of an input."""
         return tensor_of(next(iter(prepared.inputs.values())))
 
-    def scores(self, prepared: PreparedInput, record: Record, images: Tensor) -> Tensor:
-        """Return what occlusion compares for images (N, C, H, W): by default the probabilities (N, L)."""
+    def with_images(self, prepared: PreparedInput, images: Tensor) -> dict[str, Any]:
+        """Return the inputs with other images (N, C, H, W)."""
+        inputs = prepared.repeated(len(images))
+        name, value = next(iter(inputs.items()))
+        return inputs | {name: images if isinstance(value, Tensor) else replace(value, pixels=images)}
+
+    def readout(self) -> HeadReadout:
+        """Return how the output of the head is converted to predictions; raise if it has none."""
+        return head_readout(self.bundle)
+
+    def outputs(self, prepared: PreparedInput, record: Record) -> list[OutputUnit]:
+        """Return what can be explained: the labels, or one prediction for each of some positions."""
+        readout = self.readout()
+        if readout.whole_input:
+            return [OutputUnit(None, n) for n in range(record["head.logits"].shape[-1])]
+        best = record["head.logits"][0].argmax(-1).tolist()
+        return [OutputUnit(position, id) for position, id in enumerate(best)]
+
+    def scores(self, prepared: PreparedInput, record: Record, inputs: Mapping[str, Any]) -> Tensor:
+        """Return what occlusion compares for N changed inputs: a score of each of the outputs, (N, L).
+
+        By default, the log-odds of labels and the log-probabilities of tokens, in nats.
+        """
         model: Any = self.bundle.model
-        output = model(images)
-        logits: Tensor = output if isinstance(output, Tensor) else output.logits
-        return head_readout(self.bundle).probabilities(logits.float())
+        output, readout = model(**inputs), self.readout()
+        logits: Tensor = (output if isinstance(output, Tensor) else output.logits).float()
+        if readout.whole_input:
+            return readout.log_odds(logits)
+        positions, ids = (
+            torch.tensor(one, device=logits.device)
+            for one in zip(*self.outputs(prepared, record), strict=True)
+        )
+        logits = logits[:, positions]  # (N, L, V)
+        scores = logits.log_softmax(-1) if readout.labels is None else readout.log_odds(logits)
+        return scores.gather(-1, ids[None, :, None].expand(len(logits), -1, 1))[..., 0]
 
     def example(self) -> schema.TraceInput:
         """Return the default input."""

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Unpack
 
 import torch
-from torch import Tensor
 
 from glassformer.core.inputs import tensor_of
 from glassformer.core.observe import Record
@@ -35,7 +34,7 @@ from glassformer.interpret.tokens import (
     generated_tokens,
     tokens_of,
 )
-from glassformer.interpret.views.base import Result, View
+from glassformer.interpret.views.base import OutputUnit, Result, View
 from glassformer.interpret.views.images import prepare_image, scene
 from glassformer.processors.text import require_tokenizer, select_tokens
 from glassformer.tasks.image_to_text import Captioner
@@ -104,6 +103,11 @@ class EncoderDecoderView(View):
         text, count = target.text or "", len(target) - prepared.start
         reason = prepared.finish_reason
         return TextOutcome(kind=self.kind, text=text, num_tokens=count, finish_reason=reason), {}
+
+    def outputs(self, prepared: PreparedInput, record: Record) -> list[OutputUnit]:
+        """Return the generated tokens, each at the position that predicts it."""
+        ids = tensor_of(prepared.inputs["tgt"])[0].tolist()
+        return [OutputUnit(n - 1, ids[n]) for n in range(max(1, prepared.start), len(ids))]
 
     def languages(self) -> tuple[str, ...] | None:
         return tuple(target_languages(self.bundle)) or None
@@ -197,14 +201,6 @@ class CaptionView(EncoderDecoderView):
         languages = self.languages() or (None,)
         return TraceInput(image=scene(), to="en" if "en" in languages else languages[0])
 
-    def scores(self, prepared: PreparedInput, record: Record, images: Tensor) -> Tensor:
-        """Return the log-probabilities (N, T) of the generated tokens for images (N, C, H, W)."""
-        model: Any = self.bundle.model
-        tgt = tensor_of(prepared.inputs["tgt"])
-        generated = tgt[:, prepared.start :, None].expand(len(images), -1, 1)  # (N, T, 1)
-        logits = model(images, tgt.expand(len(images), -1))[:, prepared.start - 1 : -1].float()
-        return logits.log_softmax(-1).gather(-1, generated)[..., 0]
-
 
 class GenerateView(View):
     """A language model that continues a prompt."""
@@ -248,6 +244,13 @@ class GenerateView(View):
         return TextOutcome(
             kind="generate", text=text, num_tokens=count, finish_reason=prepared.finish_reason
         ), {}
+
+    def outputs(self, prepared: PreparedInput, record: Record) -> list[OutputUnit]:
+        """Return the next token of each position; after the last, the most likely one."""
+        ids = tensor_of(prepared.inputs["inputs"])[0].tolist()
+        return [
+            OutputUnit(n, id) for n, id in enumerate([*ids[1:], int(record["head.logits"][0, -1].argmax())])
+        ]
 
     def example(self) -> TraceInput:
         return TraceInput(text=best_encoded(self.bundle, _PROMPTS))

@@ -34,7 +34,7 @@ from glassformer.interpret.tokens import (
     merged_sequences,
     prompt_sequences,
 )
-from glassformer.interpret.views.base import Result, View, ViewRun
+from glassformer.interpret.views.base import OutputUnit, Result, View, ViewRun
 from glassformer.processors.image import VisionProcessor
 from glassformer.tasks.classification import label_names
 from glassformer.tasks.segmentation import PromptSegmenter, SegmentationPrompt
@@ -79,12 +79,25 @@ class DetectView(View):
     def prepare(self, input: TraceInput, interventions: Sequence[Intervention] = ()) -> PreparedInput:
         return prepare_image(VisionProcessor.from_bundle(self.bundle), self.kind, input, 1)
 
+    def readout(self) -> HeadReadout:
+        """Return the readout of the classes of the queries; the last is "no object"."""
+        head: Any = self.bundle.spec.head
+        labels = [*label_names(self.bundle, head.num_labels), "no object"]
+        stack = describe_stacks(self.bundle)[-1]
+        return HeadReadout(bundle=self.bundle, stack=stack, whole_input=False, labels=labels)
+
+    def outputs(self, prepared: PreparedInput, record: Record) -> list[OutputUnit]:
+        """Return the objects, best first; if there are none, the best class of each query."""
+        outcome: Any = self.outcome(prepared, record)[0]
+        names = list(self.readout().labels or ())
+        found = [OutputUnit(one.query, names.index(one.label)) for one in outcome.objects]
+        return found or super().outputs(prepared, record)
+
     def outcome(self, prepared: PreparedInput, record: Record) -> Result:
         """Read the boxes after every layer with the last norm and head, which are trained for the last."""
         model: Any = self.bundle.model
         labels = label_names(self.bundle, model.spec.head.num_labels)
-        stack = describe_stacks(self.bundle)[-1]
-        readout = HeadReadout(bundle=self.bundle, stack=stack, whole_input=False, labels=labels)
+        readout = self.readout()
         norm = readout.final_norm or nn.Identity()
         outputs = [model.head(norm(record[site]), HeadContext()) for site in readout.sites()[1:]]
         probabilities = torch.cat([output.logits for output in outputs]).float().softmax(-1)  # (N, Q, L + 1)

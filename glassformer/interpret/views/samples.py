@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from glassformer.core.inputs import ImageTextInputs
-from glassformer.core.observe import Record
+from glassformer.core.observe import Record, observe
 from glassformer.core.vision.heads import DistilledLogits
 from glassformer.data.image_files import decode_base64
 from glassformer.interpret import schema
 from glassformer.interpret.outline import describe_stacks, stack_names, stack_output
 from glassformer.interpret.prepared_input import PreparedInput
-from glassformer.interpret.readout import head_readout
 from glassformer.interpret.schema import Intervention, TraceInput
 from glassformer.interpret.tokens import (
     best_encoded,
@@ -120,16 +119,8 @@ class AskView(ClassifyView):
         images: Tensor = prepared.inputs["inputs"].images
         return images
 
-    def scores(self, prepared: PreparedInput, record: Record, images: Tensor) -> Tensor:
-        """Return the log-odds (N, L) of the answers: unlike probabilities near 1, they show what matters."""
-        model: Any = self.bundle.model
-        logits: Tensor = model(self.with_images(prepared, images))
-        return head_readout(self.bundle).probabilities(logits.double()).logit(eps=1e-12).float()
-
-    def with_images(self, prepared: PreparedInput, images: Tensor) -> ImageTextInputs:
-        text = prepared.inputs["inputs"]
-        types = None if text.types is None else text.types.expand(len(images), -1)
-        return replace(text, ids=text.ids.expand(len(images), -1), types=types, images=images)
+    def with_images(self, prepared: PreparedInput, images: Tensor) -> dict[str, Any]:
+        return {"inputs": replace(prepared.repeated(len(images))["inputs"], images=images)}
 
     def example(self) -> TraceInput:
         return TraceInput(image=scene(), question=_QUESTIONS[0])
@@ -158,6 +149,14 @@ class EmbedView(SampleView):
         )
         return outcome, tensors
 
+    def scores(self, prepared: PreparedInput, record: Record, inputs: Mapping[str, Any]) -> Tensor:
+        """Return the cosines (N, 1) with the embedding of the unchanged input."""
+        changed = observe(self.bundle.model, inputs)
+        vectors = [{**one.tensors, **self.outcome(prepared, one)[1]} for one in (record, changed)]
+        name = min({"embedding", "head.embedding"} & {*vectors[0]})
+        before, after = (one[name].float() for one in vectors)
+        return F.cosine_similarity(after, before)[:, None]
+
 
 class SimilarityView(View):
     """A model with two towers, for an image and a text."""
@@ -184,11 +183,10 @@ class SimilarityView(View):
         cosine = float(output.image_embeds[0].float() @ output.text_embeds[0].float())
         return schema.SimilarityOutcome(cosine=cosine, logit=float(output.logits_per_image[0, 0])), {}
 
-    def scores(self, prepared: PreparedInput, record: Record, images: Tensor) -> Tensor:
-        """Return the logits (N, 1) of images and the text."""
+    def scores(self, prepared: PreparedInput, record: Record, inputs: Mapping[str, Any]) -> Tensor:
+        """Return the logits (N, 1) of the pairs."""
         model: Any = self.bundle.model
-        logits: Tensor = model.head(model.embed_images(images), record.output.text_embeds)
-        return logits.float()
+        return model(**inputs).logits_per_image.diagonal()[:, None].float()
 
     def example(self) -> TraceInput:
         return _shapes()[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -140,6 +140,13 @@ class ForecastView(View):
         )
         tensors = {f"forecast.{name}": torch.from_numpy(array.copy()) for name, array in arrays.items()}
         return outcome, tensors
+
+    def scores(self, prepared: PreparedInput, record: Record, inputs: Mapping[str, Any]) -> Tensor:
+        """Return the forecasts (N, C * steps), one column after another, in standard deviations."""
+        model: Any = self.bundle.model
+        output = model(**inputs)
+        point: Tensor = output if isinstance(output, Tensor) else output.mean
+        return point.float().transpose(1, 2).flatten(1)
 
     def example(self) -> TraceInput:
         return TraceInput(series=waves(self.bundle))

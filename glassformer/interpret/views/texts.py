@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from glassformer.interpret.prepared_input import PreparedInput
 from glassformer.interpret.readout import head_readout
 from glassformer.interpret.schema import Intervention, Kind, TokenSequence, TraceInput
 from glassformer.interpret.tokens import best_encoded, encoded_sequence
-from glassformer.interpret.views.base import Result, View
+from glassformer.interpret.views.base import OutputUnit, Result, View
 from glassformer.processors.base import Processor
 from glassformer.processors.text import require_tokenizer, token_input
 from glassformer.tasks.encoder import EncoderTask
@@ -79,6 +79,12 @@ class FillView(View):
             masks=tuple(schema.MaskPredictions(position=n, predictions=predictions[n]) for n in masks)
         ), {}
 
+    def outputs(self, prepared: PreparedInput, record: Record) -> list[OutputUnit]:
+        """Return the best prediction of each mask; of each token, if there is no mask."""
+        outcome: Any = self.outcome(prepared, record)[0]
+        masks = [OutputUnit(mask.position, mask.predictions[0].id) for mask in outcome.masks]
+        return masks or super().outputs(prepared, record)
+
     def example(self) -> TraceInput:
         return TraceInput(text=best_encoded(self.bundle, _MASKED))
 
@@ -110,6 +116,12 @@ class AnswerView(View):
         scores = [(output.start[0].float().cpu(), output.end[0].float().cpu())]
         best = QuestionAnswerer(self.bundle).answer(prepared.question, scores)
         return schema.AnswerOutcome(text=best.text, start=best.start, end=best.end, score=best.score), {}
+
+    def scores(self, prepared: PreparedInput, record: Record, inputs: Mapping[str, Any]) -> Tensor:
+        """Return the log-probabilities (N, 1) of the most likely start and end together."""
+        model: Any = self.bundle.model
+        pairs = zip(record.output, model(**inputs), strict=True)
+        return sum(after.float().log_softmax(-1)[:, before[0].argmax()] for before, after in pairs)[:, None]
 
     def example(self) -> TraceInput:
         return TraceInput(question=_QUESTION, context=_CONTEXT)

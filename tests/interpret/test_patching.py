@@ -1,0 +1,118 @@
+"""Activation patching against forwards that are patched by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+import glassformer
+from glassformer.core.observe import observe
+from glassformer.errors import ConflictError, GlassformerError
+from glassformer.interpret.patching import Patching, align_positions, compare_answers
+from glassformer.interpret.schema import (
+    ItemNotFoundError,
+    PatchActivation,
+    TokenSequence,
+    TraceInput,
+    TraceToken,
+)
+from glassformer.interpret.trace import trace_model
+from tests.interpret.models import classifier, tiny_bundle
+
+A, B = (
+    TraceInput(text="My father is very tired.", to="fr"),
+    TraceInput(text="My mother is very tired.", to="fr"),
+)
+
+
+@pytest.fixture(scope="module")
+def patching() -> Any:
+    pipeline = glassformer.load("pocket")
+    return compare_answers(trace_model(pipeline, A), trace_model(pipeline, B))
+
+
+def differences(patching: Any, edit: dict[str, Any]) -> float:
+    inputs = dict(patching.corrupted.prepared.inputs)
+    row = observe(patching.corrupted.bundle.model, inputs, edit=edit).output[0, patching.position]
+    return float(row[patching.ids[0]] - row[patching.ids[1]])
+
+
+def patched_by_hand(name: str, values: Tensor, index: int, dim: int) -> dict[str, Any]:
+    def edit(x: Tensor) -> Tensor:
+        x = x.clone()
+        x.select(dim, index).copy_(values.select(dim, index))
+        return x
+
+    return {name: edit}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["encoder.blocks.2.resid_out", "decoder.blocks.1.cross_attn.heads", "encoder.blocks.3.self_attn.weights"],
+)
+def test_recovery_equals_that_of_forwards_patched_by_hand(patching: Any, name: str) -> None:
+    owner, _, tail = name.rpartition(".")
+    record = patching.clean.record
+    values = record.weights(owner) if tail == "weights" else record[name]
+    high, low = patching.setup().differences
+    assert high > 0 > low
+    result = patching.patch(name)
+    assert len(result.recovered) == values.shape[1]
+    for index, share in enumerate(result.recovered):
+        expected = (differences(patching, patched_by_hand(name, values, index, 1)) - low) / (high - low)
+        assert share == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_whole_answer_comes_back_where_nothing_can_change_it(patching: Any) -> None:
+    last = patching.patch("decoder.blocks.2.resid_out")
+    assert last.recovered[patching.position] == pytest.approx(1, abs=1e-5)
+    with pytest.raises(ItemNotFoundError):
+        patching.patch("decoder.blocks.7.resid_out")
+
+
+def test_a_patched_translation_is_that_of_the_other_sentence(patching: Any) -> None:
+    pipeline = patching.clean.bundle
+    change = PatchActivation(name="encoder.blocks.2.resid_out", position=2, source=A)
+    assert trace_model(pipeline, B, [change]).outcome.text == "Mon père est très fatigué."
+    given = patching.corrupted.prepared.input
+    record = trace_model(pipeline, given, [change]).record
+    row = record["head.logits"][0, patching.position]
+    high, low = patching.setup().differences
+    share = (float(row[patching.ids[0]] - row[patching.ids[1]]) - low) / (high - low)
+    assert share == pytest.approx(patching.patch(change.name).recovered[2], abs=1e-4)
+    for wrong in ({"name": "nothing.blocks.0.resid_out"}, {"name": change.name, "position": 99}):
+        with pytest.raises(GlassformerError):
+            trace_model(pipeline, B, [PatchActivation(source=A, **wrong)])
+
+
+def test_equal_answers_cannot_be_patched(patching: Any) -> None:
+    pipeline = patching.clean.bundle
+    with pytest.raises(ConflictError, match="the same"):
+        compare_answers(trace_model(pipeline, A), trace_model(pipeline, A))
+
+
+def sequence(text: str) -> TokenSequence:
+    tokens = tuple(TraceToken(id=hash(word), piece=word) for word in text.split())
+    return TokenSequence(name="input", kind="text", tokens=tokens)
+
+
+def test_tokens_without_a_counterpart_are_left_out() -> None:
+    pairs = align_positions(sequence("the very old dog slept"), sequence("the dog sat"))
+    assert pairs == ((0, 0), (3, 1), (4, 2))
+
+
+def test_next_tokens_and_labels_can_be_patched() -> None:
+    bundle = tiny_bundle("gpt2")
+    traces = [trace_model(bundle, TraceInput(text=text)) for text in ("aaaa", "bbbb", "cccc", "dddd", "eeee")]
+    best = [int(one.record["head.logits"][0, -1].argmax()) for one in traces]
+    other = next(n for n in range(1, len(best)) if best[n] != best[0])
+    patching = compare_answers(traces[0], traces[other])
+    assert patching.ids == (best[0], best[other])
+    labels = classifier()
+    pair = [trace_model(labels, TraceInput(text=text)) for text in ("the cat sat", "where is it")]
+    for one in (patching, Patching(pair[0], pair[1], None, (0, 2))):
+        last = [site for site in one.sites() if site.endswith("resid_out")][-1]
+        read = -1 if one is patching else 0  # the head reads the last position, or the first
+        assert one.patch(last).recovered[read] == pytest.approx(1, abs=1e-4)
