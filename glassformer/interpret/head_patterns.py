@@ -11,6 +11,11 @@ The means are over queries with a choice: some allowed keys are marked and some 
 entropy of the weights relative to uniform weights; its chance level is the mean for weights drawn uniformly
 from the simplex, (psi(n + 1) - psi(2)) / ln n for n keys. A head's role is the pattern with the largest lift,
 if that is at least `CLEAR`; broad patterns (local, spread) are considered only if no narrow pattern is clear.
+If none is clear, the role is "word" if all queries attend to one key: its share is that of the largest
+column.
+
+A head whose attention rests on one key (first, last, separator, punctuation, word) with small values writes
+almost nothing: its role is "sink" if the norm of the value there is at most `SINK` times the mean norm.
 
 B rows, H heads, T queries, S keys, P patterns.
 """
@@ -27,18 +32,31 @@ from torch import Tensor
 
 from glassformer.core.inputs import ImageTextInputs
 from glassformer.core.observe import Record
-from glassformer.errors import UnsupportedError
-from glassformer.interpret.schema import AttentionHeads, HeadInfo, HeadsInfo, TokenSequence, TraceToken
+from glassformer.errors import InvalidValueError, UnsupportedError
+from glassformer.interpret.schema import (
+    AttentionHeads,
+    HeadInfo,
+    HeadLink,
+    HeadsInfo,
+    ItemNotFoundError,
+    LinksInfo,
+    TokenSequence,
+    TraceToken,
+)
 from glassformer.interpret.trace import Trace
 from glassformer.interpret.window_attention import full_windows
 
 CLEAR: Final = 0.3  # minimum lift of a role
 MIN_QUERIES: Final = 3  # minimum number of queries with a choice
 MAX_WEIGHTS: Final = 1 << 25  # in memory at a time; larger layers are processed head by head
+ONE_KEY: Final = 0.5  # minimum share of the largest column of a head that attends to one word
 LOCAL: Final = 2  # tokens to either side that count as local; on an image, adjacent patches
 BAND: Final = 8  # alignment: within 1/8 of the source length from the diagonal, at least one token
+SINK: Final = 0.5  # norm of the value of a sink, relative to the mean
+RESTING: Final = ("separator", "first", "last", "punctuation", "word")
 NARROW: Final = (
-    *("previous", "next", "self", "alignment", "same", "separator", "first", "last", "punctuation"),
+    *("previous", "next", "self", "induction", "alignment", "same"),
+    *("separator", "first", "last", "punctuation"),
     *("row", "column", "queries"),
 )
 BROAD: Final = ("local", "spread")
@@ -71,7 +89,8 @@ def self_patterns(tokens: TokenSequence) -> dict[str, Tensor]:
     """Return the patterns of self-attention, each (T, T).
 
     previous, next, self: relative to the query. first, last: ends of the sequence. same: the same text
-    elsewhere. separator: special tokens other than the first. local: at most two tokens away. Images
+    elsewhere. induction: after an earlier token of the same text, as in A B ... A -> B. separator: special
+    tokens other than the first. local: at most two tokens away. Images
     also have row and column, without the patch itself; local then means adjacent patches. queries: the object
     queries of a detector.
     """
@@ -81,6 +100,8 @@ def self_patterns(tokens: TokenSequence) -> dict[str, Tensor]:
     patterns = {"previous": offset == -1, "next": offset == 1, "self": offset == 0}
     patterns |= _key_patterns(tokens, length)
     patterns["same"] = _same_text(tokens, tokens) & (offset != 0)
+    patterns["induction"] = patterns["same"].roll(1, 1) & (offset <= 0)
+    patterns["induction"][:, :1] = False
     if tokens.grid is None:
         patterns["local"] = offset.abs() <= LOCAL
         return patterns
@@ -159,9 +180,14 @@ class PatternMatcher:
         self.chance = share.sum(-1) / self.queries.clamp(min=1)  # (P,)
         self.weighing = torch.cat((marked.float(), distance[None])).permute(1, 0, 2)  # (T, P + 1, S)
         self.real = int((self.allowed > 0).sum().clamp(min=1))
+        self.wide = self.allowed >= MIN_QUERIES  # queries with a choice among several keys
+        self.one_key = float((1 / self.allowed[self.wide].float()).mean()) if bool(self.wide.any()) else 0.0
 
-    def measure(self, weights: Tensor) -> list[HeadInfo]:
-        """Return the scores and role of each head for weights (B, H, T, S); NaN counts as 0."""
+    def measure(self, weights: Tensor, values: Tensor | None = None) -> list[HeadInfo]:
+        """Return the scores and role of each head for weights (B, H, T, S); NaN counts as 0.
+
+        values: norms of the values (H, S), to recognize sinks
+        """
         weights = weights.float().nan_to_num(0.0)
         mean = weights.mean(0)  # (H, T, S); shares are linear in the weights, so rows can be averaged first
         mass = torch.matmul(self.weighing, mean.permute(1, 2, 0))  # (T, P + 1, H)
@@ -172,22 +198,29 @@ class PatternMatcher:
         spread, spread_chance, spread_queries = _spread(entropy, self.allowed)
         entropies = (entropy.sum(-1) / self.real).tolist()
         queries = dict(zip(self.names, self.queries.tolist(), strict=True))
-        chances = {n: c for n, c in zip(self.names, self.chance.tolist(), strict=True) if queries[n]}
-        if spread_queries:
-            queries["spread"], chances["spread"] = spread_queries, spread_chance
+        pairs = zip(self.names, self.chance.tolist(), strict=True)
+        chances = {name: chance for name, chance in pairs if queries[name] >= MIN_QUERIES}
+        if spread_queries >= MIN_QUERIES:
+            chances["spread"] = spread_chance
+        columns = mean[:, self.wide].sum(1) / max(int(self.wide.sum()), 1)  # (H, S)
+        keys = columns.argmax(-1).tolist()  # of each head
         heads = []
         for head in range(weights.shape[1]):
             scores = dict(zip(self.names, by_head[head], strict=True)) | {"spread": float(spread[head])}
             scores = {name: scores[name] for name in chances}
-            lifts = {
-                name: (scores[name] - chance) / (1 - chance)
-                for name, chance in chances.items()
-                if queries[name] >= MIN_QUERIES
-            }
+            lifts = {name: (scores[name] - chance) / (1 - chance) for name, chance in chances.items()}
             role, nearest = _role(lifts)
             share, chance = scores.get(nearest, 0.0), chances.get(nearest, 0.0)
+            if role in (None, *BROAD) and int(self.wide.sum()) >= MIN_QUERIES:
+                on_one = float(columns[head, keys[head]])
+                if on_one >= ONE_KEY:
+                    role, share, chance = "word", on_one, self.one_key
+            key = keys[head] if role in RESTING else None
+            if key is not None and values is not None:
+                norms = values[head]
+                role = "sink" if float(norms[key]) <= SINK * float(norms.mean()) else role
             about = {"share": share, "chance": chance, "entropy": entropies[head], "distance": distance[head]}
-            heads.append(HeadInfo(head=head, scores=scores, chances=chances, role=role, **about))
+            heads.append(HeadInfo(head=head, scores=scores, chances=chances, role=role, key=key, **about))
         return heads
 
 
@@ -208,10 +241,19 @@ def matcher_for(
 def match_heads(record: Record, name: str, matcher: PatternMatcher) -> list[HeadInfo]:
     """Measure the heads of a recorded attention layer; a large layer is processed head by head."""
     q, keys, rows = record[f"{name}.q"], record[f"{name}.k"].shape[2], typical_rows(record, name)
+    values = None
+    if f"{name}.v" in record and record.attention_contexts[name].windows is None:
+        norms = record[f"{name}.v"].float().norm(dim=-1).mean(0)  # (G, S)
+        values = norms.repeat_interleave(q.shape[1] // len(norms), 0)  # (H, S)
     if q.shape[0] * q.shape[1] * q.shape[2] * keys <= MAX_WEIGHTS:
-        return matcher.measure(record.weights(name)[rows])
+        return matcher.measure(record.weights(name)[rows], values)
     return [
-        replace(matcher.measure(record.weights(name, head=n)[rows][:, None])[0], head=n)
+        replace(
+            matcher.measure(
+                record.weights(name, head=n)[rows][:, None], None if values is None else values[n : n + 1]
+            )[0],
+            head=n,
+        )
         for n in range(q.shape[1])
     ]
 
@@ -245,6 +287,36 @@ def describe_heads(trace: Trace) -> HeadsInfo:
             sharpness = cross_sharpness(weights, queries, keys)
         attentions.append(AttentionHeads(name=attention.name, heads=tuple(heads), sharpness=sharpness))
     return HeadsInfo(attentions=tuple(attentions))
+
+
+@torch.inference_mode()
+def rank_links(trace: Trace, queries: str, query: int, keys: str, key: int) -> LinksInfo:
+    """Rank all heads by the weight with which they attend from one token to another, strongest first.
+
+    queries, keys: names of the sequences of the two tokens
+
+    >>> import glassformer
+    >>> from glassformer.interpret.schema import TraceInput
+    >>> from glassformer.interpret.trace import trace_model
+    >>> trace = trace_model(glassformer.load("pocket"), TraceInput(text="I do not sleep.", to="de"))
+    >>> link = rank_links(trace, "target", 4, "source", 3).links[0]  # from the token before "nicht" to "not"
+    >>> bool(trace.record.weights(link.attention, link.head)[0, 4, 3] == link.weight)
+    True
+    """
+    for name, position in ((queries, query), (keys, key)):
+        known = [one.name for one in trace.sequences]
+        if name not in known:
+            raise ItemNotFoundError("sequence", name, known)
+        if not 0 <= position < (length := len(trace.sequence(name))):
+            raise InvalidValueError(f"{name} position", position, f"0 to {length - 1}")
+    links = []
+    for one in trace.attentions():
+        if (one.queries, one.keys) != (queries, keys):
+            continue
+        for head in range(one.heads):
+            weight = trace.record.token_weights(one.name, head, query)[0, key]
+            links.append(HeadLink(attention=one.name, head=head, weight=float(weight)))
+    return LinksInfo(links=tuple(sorted(links, key=lambda link: -link.weight)))
 
 
 def cross_sharpness(weights: Tensor, queries: TokenSequence, keys: TokenSequence) -> float:

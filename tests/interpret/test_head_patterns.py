@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from glassformer.core.observe import observe
+from glassformer.errors import GlassformerError
 from glassformer.interpret.head_patterns import (
     PatternMatcher,
     cross_patterns,
@@ -17,11 +18,13 @@ from glassformer.interpret.head_patterns import (
     distances,
     match_heads,
     matcher_for,
+    rank_links,
     self_patterns,
     thumbnails,
 )
 from glassformer.interpret.schema import TokenSequence, TraceToken
 from tests.core.models import H, ids, model_of
+from tests.interpret.models import tiny_bundle, trace_of
 
 WORDS = ["the", "cat", ",", "the", "dog", "and", "a", "cat", "."]
 
@@ -58,6 +61,46 @@ def test_a_head_on_one_pattern_gets_its_role_with_a_share_of_one(name: str) -> N
     assert head.role == ("separator" if name == "last" else name)
     assert head.scores[name] == pytest.approx(1.0, abs=1e-6)
     assert head.share == pytest.approx(1.0, abs=1e-6) and head.chance < 0.5
+
+
+def test_induction_finds_what_followed_the_same_word_before() -> None:
+    words = ["the", "red", "bird", "saw", "the", "red", "bird", "saw"]
+    tokens = line(words)
+    causal = torch.ones(8, 8, dtype=torch.bool).tril()
+    weights = torch.eye(8)
+    for query in range(4, 8):  # from the second "the" to the first "red", ...
+        weights[query] = torch.eye(8)[query - 3]
+    (head,) = ruler(tokens, causal).measure(weights[None, None])
+    assert head.role == "induction" and head.share == pytest.approx(1.0) and head.chance < 0.3
+
+
+def test_heads_on_one_word_and_sinks() -> None:
+    weights = torch.zeros(1, 2, T, T)
+    weights[0, 0, :, 2] = weights[0, 1, :, 0] = 1  # all queries on "cat", or on the first token
+    norms = torch.ones(2, T)
+    word, first = ruler().measure(weights, norms)
+    assert (word.role, word.key, word.share) == ("word", 2, pytest.approx(1.0))
+    assert word.chance == pytest.approx(1 / T) and (first.role, first.key) == ("first", 0)
+    norms[:, 0] = 0.1
+    assert [head.role for head in ruler().measure(weights, norms)] == ["word", "sink"]
+    weights[0, 0] = 1 / T
+    assert ruler().measure(weights, norms)[0].role == "spread"
+
+
+def test_links_are_the_weights_of_all_heads_largest_first() -> None:
+    trace = trace_of(tiny_bundle("original"), {"text": "the cat sat", "target": [5, 6, 7]})
+    links = rank_links(trace, "target", 2, "source", 1).links
+    weights = {
+        (name, head): float(trace.record.weights(name, head)[0, 2, 1])
+        for name in trace.record.attentions()
+        if "cross" in name
+        for head in range(trace.record[f"{name}.q"].shape[1])
+    }
+    assert {(link.attention, link.head): link.weight for link in links} == pytest.approx(weights)
+    assert [link.weight for link in links] == sorted(weights.values(), reverse=True)
+    for wrong in (("target", 99, "source", 1), ("nothing", 0, "source", 0)):
+        with pytest.raises(GlassformerError):
+            rank_links(trace, *wrong)
 
 
 def test_uniform_attention_scores_chance_level_for_every_pattern() -> None:
