@@ -12,14 +12,18 @@ from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.errors import GlassformerError
 from glassformer.interpret import schema
+from glassformer.interpret.corpus import CorpusPatterns
 from glassformer.interpret.examples import example_inputs
 from glassformer.interpret.outline import describe_stacks
+from glassformer.interpret.patching import Patching, compare_answers
 from glassformer.interpret.runs import EXAMPLE_RUN, describe_run, run_inputs, run_of
 from glassformer.interpret.trace import Trace, TraceStore, trace_id, trace_model
 from glassformer.interpret.views import view_of
 from glassformer.interpret.views.series import column_names
 from glassformer.tasks.classification import label_names
 from glassformer.tasks.detection import Detector
+
+MAX_PATCHINGS = 4  # pairs of traces that are kept
 
 
 class Catalog:
@@ -34,7 +38,9 @@ class Catalog:
         self.run_folders = {EXAMPLE_RUN.name: EXAMPLE_RUN, **(runs or {})}
         self.store = TraceStore()
         self._infos: dict[str, schema.ModelInfo | None] = {}
-        self._trace_lock, self._info_lock = Lock(), Lock()
+        self._patchings: dict[tuple[str, str], Patching] = {}
+        self._corpora: dict[str, CorpusPatterns] = {}
+        self._trace_lock, self._info_lock, self._corpus_lock = Lock(), Lock(), Lock()
 
     def bundle(self, id: str) -> Bundle:
         if id not in self.bundles:
@@ -63,6 +69,24 @@ class Catalog:
             with suppress(GlassformerError):
                 infos.append(describe_run(folder, id=id, curves=False))
         return infos
+
+    def patching(self, clean: str, corrupted: str) -> Patching:
+        """Return the patching of two stored traces; their traces with a common target are stored, too."""
+        key = clean, corrupted
+        if key not in self._patchings:
+            patching = compare_answers(self.store.get(clean), self.store.get(corrupted))
+            for trace in (patching.clean, patching.corrupted):
+                self.store.put(trace)
+            self._patchings[key] = patching
+            while len(self._patchings) > MAX_PATCHINGS:
+                del self._patchings[next(iter(self._patchings))]
+        return self._patchings[key]
+
+    def corpus(self, model: str, count: int) -> schema.CorpusInfo:
+        """Return the head patterns of a model over the first sentences of the corpus."""
+        bundle = self.bundle(model)
+        with self._corpus_lock:
+            return self._corpora.setdefault(model, CorpusPatterns(bundle)).measure(count)
 
     def take(
         self, model: str, input: schema.TraceInput, interventions: Sequence[schema.Intervention] = ()

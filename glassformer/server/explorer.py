@@ -15,7 +15,8 @@ from glassformer.interpret import schema
 from glassformer.interpret.catalog import Catalog
 from glassformer.interpret.comparison import compare_traces
 from glassformer.interpret.head_ablation import ablate_heads
-from glassformer.interpret.head_patterns import describe_heads
+from glassformer.interpret.head_patterns import describe_heads, rank_links
+from glassformer.interpret.logit_attribution import attribute_logit
 from glassformer.interpret.logit_lens import logit_lens, next_tokens, unit_tokens
 from glassformer.interpret.runs import MAX_SNAPSHOTS, SnapshotViewer, describe_run
 from glassformer.interpret.search_view import next_step, search_tree
@@ -37,6 +38,7 @@ TraceId = Annotated[str, Path(max_length=64)]
 RunId = Annotated[str, Path(max_length=200)]
 Position = Annotated[int | None, Query(ge=0, lt=2**31)]
 ImageData = Annotated[str, Field(max_length=http.MAX_IMAGE)]
+Name = Annotated[str, Query(max_length=200)]
 Count = Annotated[int, Query(ge=1, le=1000)]
 
 
@@ -147,7 +149,7 @@ def trace_router(catalog: Catalog) -> APIRouter:
     @router.get("/trace/{id}/tensor", response_class=Response)
     def tensor(
         id: TraceId,
-        name: Annotated[str, Query(max_length=200)],
+        name: Name,
         slices: Annotated[str, Query(alias="slice", max_length=200)] = "",
         pool: Annotated[int | None, Query(ge=1, le=4096)] = None,
         minus: Annotated[str | None, Query(max_length=64)] = None,
@@ -169,9 +171,63 @@ def trace_router(catalog: Catalog) -> APIRouter:
         return _json(describe_heads(catalog.store.get(id)))
 
     @router.get("/trace/{id}/ablation", response_model=schema.HeadAblation)
-    def ablation(id: TraceId, attention: Annotated[str, Query(max_length=200)]) -> JSONResponse:
-        """Head ablation: measure the effect of switching off each head of an attention layer."""
-        return _json(ablate_heads(catalog.store.get(id), attention))
+    def ablation(
+        id: TraceId,
+        attention: Name,
+        mode: schema.AblationMode = "zero",
+        metric: schema.AblationMetric = "kl",
+        at: Position = None,
+        position: Position = None,
+        token: Position = None,
+        reference: Annotated[str | None, Query(max_length=64)] = None,
+    ) -> JSONResponse:
+        """Head ablation: measure the effect of replacing the output of each head of an attention layer."""
+        other = None if reference is None else catalog.store.get(reference)
+        return _json(
+            ablate_heads(
+                catalog.store.get(id),
+                attention,
+                mode=mode,
+                metric=metric,
+                at=at,
+                position=position,
+                id=token,
+                reference=other,
+            )
+        )
+
+    @router.get("/trace/{id}/links", response_model=schema.LinksInfo)
+    def links(
+        id: TraceId,
+        queries: Name,
+        query: Annotated[int, Query(ge=0, lt=2**31)],
+        keys: Name,
+        key: Annotated[int, Query(ge=0, lt=2**31)],
+    ) -> JSONResponse:
+        """Rank all heads by the weight with which they attend from one token to another."""
+        return _json(rank_links(catalog.store.get(id), queries, query, keys, key))
+
+    @router.get("/trace/{id}/logit_attribution", response_model=schema.LogitAttribution)
+    def logit_attribution(
+        id: TraceId, position: Position = None, token: Position = None, against: Position = None
+    ) -> JSONResponse:
+        """Direct logit attribution: what each head and feed-forward layer adds to a logit."""
+        return _json(attribute_logit(catalog.store.get(id), position, token, against=against))
+
+    @router.get("/trace/{id}/patching/{other}", response_model=schema.PatchingSetup)
+    def patching(id: TraceId, other: TraceId) -> JSONResponse:
+        """Activation patching: compare the outputs of a clean and a corrupted input."""
+        return _json(catalog.patching(id, other).setup())
+
+    @router.get("/trace/{id}/patching/{other}/site", response_model=schema.PatchedSite)
+    def patched_site(id: TraceId, other: TraceId, name: Name) -> JSONResponse:
+        """Activation patching: patch each token or head of one tensor of the clean input."""
+        return _json(catalog.patching(id, other).patch(name))
+
+    @router.get("/models/{model}/corpus", response_model=schema.CorpusInfo)
+    def corpus(model: RunId, count: Annotated[int, Query(ge=1, le=1000)]) -> JSONResponse:
+        """Return the patterns of all heads, averaged over the first sentences of a small corpus."""
+        return _json(catalog.corpus(model, count))
 
     @router.get("/trace/{id}/logit_lens", response_model=schema.LensInfo)
     def lens(id: TraceId, position: Position = None, top: Count = 10) -> JSONResponse:
@@ -181,7 +237,7 @@ def trace_router(catalog: Catalog) -> APIRouter:
     @router.get("/trace/{id}/unit", response_model=schema.FeedForwardUnitInfo)
     def unit(
         id: TraceId,
-        ffn: Annotated[str, Query(max_length=200)],
+        ffn: Name,
         unit: Annotated[int, Query(ge=0, lt=2**31)],
         top: Annotated[int, Query(ge=1, le=200)] = 12,
     ) -> JSONResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,18 @@ from starlette.testclient import TestClient
 
 from glassformer.bundle import Bundle, load, save
 from glassformer.interpret.comparison import compare_traces, residual_change
-from glassformer.interpret.head_patterns import describe_heads
+from glassformer.interpret.corpus import CorpusPatterns
+from glassformer.interpret.head_ablation import ablate_heads
+from glassformer.interpret.head_patterns import describe_heads, rank_links
+from glassformer.interpret.logit_attribution import attribute_logit
 from glassformer.interpret.logit_lens import logit_lens, unit_tokens
-from glassformer.interpret.schema import to_json
+from glassformer.interpret.occlusion import occlude
+from glassformer.interpret.patching import compare_answers
+from glassformer.interpret.schema import TraceInput, to_json
 from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.interpret.similarity import compare_images_texts
 from glassformer.interpret.tensors import read_tensor
+from glassformer.interpret.trace import trace_model
 from glassformer.server.app import create_app
 from tests.interpret.models import TEXT, columns, example_values, picture, tiny_bundle, trace_of, url
 
@@ -113,6 +120,55 @@ def test_interventions_and_differences_over_http(client: TestClient) -> None:
     for residual in difference["residual"]:
         table = numbers(client, before["id"], residual["name"], minus=all_changes["id"])
         assert table.any() and np.array_equal(table, residual_change(one, other, residual["stack"]).numpy())
+
+
+def test_explanations_over_http(client: TestClient) -> None:
+    body, bundle = {"text": TEXT, "target": [5, 6, 7]}, tiny_bundle("original")
+    id, trace = posted(client, "original", **body)["id"], trace_of(bundle, body, model="original")
+    other = posted(client, "original", **{**body, "text": "where is the dog?"})["id"]
+    name = "decoder.blocks.1.cross_attn"
+    query = {"mode": "mean", "metric": "log_prob", "at": 1, "position": 2, "token": 5, "reference": other}
+    ablation = checked(client.get(f"/trace/{id}/ablation", params={"attention": name, **query}))
+    second = trace_of(bundle, {**body, "text": "where is the dog?"}, model="original")
+    options: dict[str, Any] = {"mode": "mean", "metric": "log_prob", "at": 1, "position": 2, "id": 5}
+    expected = to_json(
+        ablate_heads(replace(trace), name, reference=replace(second, bundle=trace.bundle), **options)
+    )
+    assert ablation == expected
+    params: dict[str, Any] = {"queries": "target", "query": 1, "keys": "source", "key": 2}
+    assert checked(client.get(f"/trace/{id}/links", params=params)) == to_json(
+        rank_links(trace, *params.values())
+    )
+    attribution = checked(client.get(f"/trace/{id}/logit_attribution", params={"position": 1, "against": 7}))
+    assert attribution == to_json(attribute_logit(trace, 1, against=7))
+    drops = numbers(client, id, "occlusion.target.mask")
+    assert np.allclose(drops, occlude(trace, "target", hide="mask").numpy(), atol=1e-6)
+
+
+def test_patching_and_corpus_over_http() -> None:
+    bundle = tiny_bundle("gpt2")
+    with client_of({"gpt2": bundle}) as client:
+        ids = {}
+        for text in ("aaaa", "bbbb", "cccc", "dddd", "eeee"):
+            info = posted(client, "gpt2", text=text)
+            best = checked(client.get(f"/trace/{info['id']}/next", params={"top": 1}))
+            ids[best["predictions"][0]["id"]] = info["id"]
+        clean, corrupted = list(ids.values())[:2]
+        setup = checked(client.get(f"/trace/{clean}/patching/{corrupted}"))
+        inputs = [checked(client.get(f"/trace/{one}"))["input"] for one in (clean, corrupted)]
+        patching = compare_answers(*(trace_model(bundle, TraceInput(**one)) for one in inputs))
+        assert setup == {**to_json(patching.setup()), "clean": clean, "corrupted": corrupted}
+        site = setup["sites"][1]
+        patched = checked(client.get(f"/trace/{clean}/patching/{corrupted}/site", params={"name": site}))
+        assert patched == to_json(patching.patch(site))
+        assert client.get(f"/trace/{clean}/patching/{clean}").status_code == 422
+        source = {"text": "aaaa"}
+        change = {"kind": "patch", "name": site, "source": source, "head": None, "position": 1}
+        assert (
+            posted(client, "gpt2", text="bbbb", interventions=[change])["interventions"][0]["position"] == 1
+        )
+        corpus = checked(client.get("/models/gpt2/corpus", params={"count": 1}))
+        assert corpus == to_json(CorpusPatterns(bundle).measure(1))
 
 
 @pytest.mark.parametrize("model", ["original", "gpt2"])
