@@ -199,15 +199,31 @@ class SegmentView(View):
 
 
 def drawing(bundle: Bundle) -> str:
-    """Draw a light seven on a dark background; return it as a data: URL."""
+    """Draw a light four that is nearly a nine on a dark background; return it as a data: URL."""
     from PIL import Image, ImageDraw
 
     read: Any = getattr(bundle.spec, "input", None)
     height, width = read.image_size
-    image = Image.new("L", (width, height), 0)
-    line = [(x * width, y * height) for x, y in ((0.28, 0.24), (0.74, 0.24), (0.44, 0.82))]
-    ImageDraw.Draw(image).line(line, fill=255, width=max(1, round(min(height, width) / 11)), joint="curve")
-    return data_url(image)
+    side, fine = min(height, width), 8  # drawn larger and scaled down, for soft edges
+    image = Image.new("L", (width * fine, height * fine), 0)
+    arm = (*_curve((0.48, 0.24), (0.42, 0.26), (0.3, 0.4), (0.36, 0.5)),)
+    arm += (*_curve((0.36, 0.5), (0.42, 0.58), (0.56, 0.54), (0.64, 0.46)),)
+    stem = _curve((0.66, 0.24), (0.64, 0.45), (0.6, 0.65), (0.56, 0.82))
+    pen = side * fine * 0.043
+    for stroke in (arm, stem):
+        for x, y in ((x * width * fine, y * height * fine) for x, y in stroke):
+            ImageDraw.Draw(image).ellipse((x - pen, y - pen, x + pen, y + pen), fill=255)
+    return data_url(image.resize((width, height), Image.Resampling.LANCZOS))
+
+
+def _curve(*points: tuple[float, float]) -> list[tuple[float, float]]:
+    """Return points on the Bezier curve with four control points."""
+    curve = []
+    for t in (n / 60 for n in range(61)):
+        factors = ((1 - t) ** 3, 3 * (1 - t) ** 2 * t, 3 * (1 - t) * t**2, t**3)
+        x, y = (sum(f * p[axis] for f, p in zip(factors, points, strict=True)) for axis in (0, 1))
+        curve.append((x, y))
+    return curve
 
 
 def scene() -> str:

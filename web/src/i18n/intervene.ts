@@ -99,6 +99,7 @@ export default {
   'intervene.label.mask_token': { en: '“{token}” ({n}) masked', ko: '“{token}” ({n}번째) 마스킹' },
   'intervene.label.swap': { en: '“{one}” and “{other}” swapped', ko: '“{one}”, “{other}” 자리 바꿈' },
   'intervene.label.residual': { en: '{where}, at “{token}”: × {scale}', ko: '{where}, “{token}” 자리: × {scale}' },
+  'intervene.label.patch': { en: '{where} patched', ko: '{where} 바꿔 끼움' },
   'intervene.label.positions': { en: '{stack} positions × {stretch}', ko: '{stack} 위치 × {stretch}' },
 
   'intervene.heads': { en: 'Turn off heads', ko: '헤드 끄기' },
@@ -122,6 +123,10 @@ export default {
   'intervene.measure.kl': {
     en: 'Measured by the change in the predicted probabilities (KL divergence in nats).',
     ko: '예측한 확률 분포의 변화(KL 발산, nat)로 잽니다.',
+  },
+  'intervene.measure.log_prob': {
+    en: 'Measured by the drop of the log-probability of the token, in nats.',
+    ko: '토큰의 로그 확률이 떨어진 정도(nat)로 잽니다.',
   },
   'intervene.measure.difference': {
     en: 'Measured by the mean absolute change of the output.',

@@ -57,21 +57,21 @@ export default {
 
   'occlusion.title': { en: 'Which patches carry the score', ko: '점수를 좌우하는 패치' },
   'occlusion.label': {
-    en: 'Squares of the image are covered in turn with the mean color. Blue: the probability of “{label}” drops, so what is there supports it. Orange: it rises.',
-    ko: '이미지를 한 곳씩 평균색으로 가립니다. 파란색: 가리면 “{label}”의 확률이 떨어집니다. 주황색: 확률이 올라갑니다.',
-  },
-  'occlusion.answer': {
-    en: 'Squares of the image are covered in turn with the mean color. Blue: the log-odds of “{label}” drop, so what is there supports the answer. Orange: they rise. The log-odds log p/(1 − p), in nats, also show changes of probabilities near 1.',
-    ko: '이미지를 한 곳씩 평균색으로 가립니다. 파란색: 가리면 “{label}”의 로그 오즈가 떨어지므로 그 부분이 답을 뒷받침합니다. 주황색: 올라갑니다. 로그 오즈 log p/(1 − p)(단위 nat)는 1에 가까운 확률의 변화도 보여 줍니다.',
+    en: 'Squares of the image are covered in turn with its background color. Blue: the log-odds of “{label}” drop, so what is there supports it. Orange: they rise. The log-odds log p/(1 − p), in nats, also show changes of probabilities near 1.',
+    ko: '이미지를 한 곳씩 배경색으로 가립니다. 파란색: 가리면 “{label}”의 로그 오즈가 떨어지므로 그 부분이 뒷받침합니다. 주황색: 올라갑니다. 로그 오즈 log p/(1 − p)(단위 nat)는 1에 가까운 확률의 변화도 보여 줍니다.',
   },
   'occlusion.pair': {
-    en: 'Squares of the image are covered in turn with the mean color. Blue: the logit of “{text}” drops, so what is there supports it. Orange: it rises.',
-    ko: '이미지를 한 곳씩 평균색으로 가립니다. 파란색: 가리면 “{text}”의 로짓이 떨어집니다. 주황색: 로짓이 올라갑니다.',
+    en: 'Squares of the image are covered in turn with its background color. Blue: the logit of “{text}” drops, so what is there supports it. Orange: it rises.',
+    ko: '이미지를 한 곳씩 배경색으로 가립니다. 파란색: 가리면 “{text}”의 로짓이 떨어집니다. 주황색: 로짓이 올라갑니다.',
+  },
+  'occlusion.blank': {
+    en: 'Drops below {least} stay blank.',
+    ko: '{least}보다 작은 변화는 칠하지 않습니다.',
   },
   'occlusion.needs': { en: 'What “{word}” needs', ko: '“{word}”에 필요한 곳' },
   'occlusion.word': {
-    en: 'Squares of the image are covered in turn with the mean color. Blue: “{word}” becomes less likely, so it needs what is there (drop of the log-probability, in nats). Attention may be elsewhere, and of two equal objects each can be missed alone.',
-    ko: '이미지를 한 곳씩 평균색으로 가립니다. 파란색: 가리면 “{word}”의 확률이 떨어지므로 그 부분이 필요합니다(로그 확률의 감소, 단위 nat). 어텐션이 향하는 곳과 다를 수 있고, 같은 물체가 둘이면 하나만 가려서는 변하지 않기도 합니다.',
+    en: 'Squares of the image are covered in turn with its background color. Blue: “{word}” becomes less likely, so it needs what is there (drop of the log-probability, in nats). Attention may be elsewhere, and of two equal objects each can be missed alone.',
+    ko: '이미지를 한 곳씩 배경색으로 가립니다. 파란색: 가리면 “{word}”의 확률이 떨어지므로 그 부분이 필요합니다(로그 확률의 감소, 단위 nat). 어텐션이 향하는 곳과 다를 수 있고, 같은 물체가 둘이면 하나만 가려서는 변하지 않기도 합니다.',
   },
   'occlusion.size': { en: 'Cover', ko: '가리는 크기' },
   'occlusion.patches': { en: '{n} × {n} patches', ko: '패치 {n} × {n}개' },

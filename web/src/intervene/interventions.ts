@@ -97,6 +97,8 @@ export function said(trace: TraceInfo, change: Intervention): string {
         scale: change.scale,
       });
     }
+    case 'patch':
+      return t('intervene.label.patch', { where: siteNamed(trace, change.name) });
     case 'scale_positions':
       return t('intervene.label.positions', {
         stack: stackTitle(change.stack),

@@ -11,6 +11,7 @@ const FIELDS: Record<Intervention['kind'], string[]> = {
   swap_tokens: ['sequence', 'positions'],
   scale_residual: ['name', 'position', 'scale'],
   scale_positions: ['stack', 'scale'],
+  patch: ['name', 'source', 'head', 'position'],
 };
 const LARGEST = 1000; // the server's limit for the scale of a residual
 const FARTHEST = 64; // and for the factor of positions
@@ -67,6 +68,14 @@ function fits(given: unknown, trace: TraceInfo, stacks: StackInfo[]): given is I
         Object.hasOwn(trace.tensors, change.name) &&
         stands(sequenceOfSite(trace, change.name), change.position) &&
         between(change.scale, -LARGEST, LARGEST)
+      );
+    case 'patch':
+      return (
+        typeof change.name === 'string' &&
+        change.source !== null &&
+        typeof change.source === 'object' &&
+        (change.head == null || counted(change.head, 1024)) &&
+        (change.position == null || counted(change.position, 1024))
       );
     case 'scale_positions':
       return (

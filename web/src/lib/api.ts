@@ -7,6 +7,15 @@ export interface AblateHead {
   head: number;
 }
 
+/** The position with the largest effect of a head, and the probability of the token there. */
+export interface AblationPeak {
+  position: number | null;
+  effect: number;
+  prediction: Prediction;
+  before: number;
+  after: number;
+}
+
 /** An extracted answer; start, end: character offsets in the context. */
 export interface AnswerOutcome {
   kind: "answer";
@@ -47,6 +56,44 @@ export interface CheckpointInfo {
   step: number;
   path: string;
   loss: number | null;
+}
+
+export interface CorpusAttention {
+  name: string;
+  heads: CorpusHead[];
+}
+
+/** The strongest link of a head in one sentence. */
+export interface CorpusExample {
+  queries: string[];
+  keys: string[];
+  query: number;
+  key: number;
+  weight: number;
+}
+
+/** One head over a corpus. roles: in how many sentences each role was clear. shares: clearest first. */
+export interface CorpusHead {
+  head: number;
+  roles: Record<string, number>;
+  shares: CorpusShare[];
+  examples: CorpusExample[];
+}
+
+/** The patterns of all heads over the first `count` of `total` sentences. */
+export interface CorpusInfo {
+  count: number;
+  total: number;
+  attentions: CorpusAttention[];
+}
+
+/** A pattern's mean share of attention over the sentences, its 95% confidence interval, and chance. */
+export interface CorpusShare {
+  pattern: string;
+  mean: number;
+  low: number;
+  high: number;
+  chance: number;
 }
 
 export interface Curve {
@@ -172,14 +219,15 @@ export interface GenerationParameters {
   stop_strings?: string | string[] | null;
 }
 
-/** The effect of switching off each head of an attention layer. measure: "kl": KL divergence of the predictions in nats, for an encoder-decoder the mean over the target; "difference": mean absolute change of the output. */
+/** The effect of replacing the output of each head of an attention layer. measure: "kl": KL divergence of the predictions, "log_prob": drop of the log-probability of a token, both in nats; "difference": mean absolute change of the output. effects: means over the positions. peaks: None if the model predicts no probabilities. */
 export interface HeadAblation {
   attention: string;
-  measure: "kl" | "difference";
+  measure: "kl" | "log_prob" | "difference";
   effects: number[];
+  peaks: (AblationPeak | null)[];
 }
 
-/** One head's attention, compared with known patterns. scores, chances: by pattern, the head's share of attention and that of uniform attention. role: None if no pattern is clear; share and chance are then those of the nearest pattern. entropy in nats; distance in tokens (patches on an image; from the diagonal in cross-attention). */
+/** One head's attention, compared with known patterns. scores, chances: by pattern, the head's share of attention and that of uniform attention. role: None if no pattern is clear; share and chance are then those of the nearest pattern. entropy in nats; distance in tokens (patches on an image; from the diagonal in cross-attention). key: the position that all queries attend to, of the roles with one. */
 export interface HeadInfo {
   head: number;
   scores: Record<string, number>;
@@ -189,6 +237,14 @@ export interface HeadInfo {
   chance: number;
   entropy: number;
   distance: number;
+  key: number | null;
+}
+
+/** The weight with which one head attends from one token to another. */
+export interface HeadLink {
+  attention: string;
+  head: number;
+  weight: number;
 }
 
 export interface HeadsInfo {
@@ -227,6 +283,28 @@ export interface LensLayer {
   predictions: Prediction[];
   entropy: number | null;
   rank_of_final: number;
+}
+
+export interface LinksInfo {
+  links: HeadLink[];
+}
+
+/** The contributions to a logit, in the order of the data flow; see `attribute_logit`. position: None for a label of the whole input. against: the prediction whose logit is subtracted. value: the logit, or the difference: the sum of all contributions. */
+export interface LogitAttribution {
+  position: number | null;
+  prediction: Prediction;
+  against: Prediction | null;
+  value: number;
+  contributions: LogitContribution[];
+}
+
+/** One summand of a logit. kind: "bias" is that of an attention layer, "norm" the constant of a norm, "output" that of the output head, with what its nonlinearity adds. name: of the tensor or module. layer, head: of a head or sublayer. */
+export interface LogitContribution {
+  kind: "embedding" | "head" | "bias" | "attention" | "ffn" | "norm" | "output";
+  name: string;
+  layer: number | null;
+  head: number | null;
+  value: number;
 }
 
 export interface MaskPredictions {
@@ -290,6 +368,31 @@ export interface OutputHeadInfo {
   num_labels: number | null;
   tied: boolean;
   bias: boolean;
+}
+
+/** Replace an activation by that of another input: activation patching. name: a site of the residual stream, or `.heads` or `.weights` of an attention layer. head: which head. position: which token of the residual stream, or which query; None: all. source: the other input; its tokens are aligned with those of this input. */
+export interface PatchActivation {
+  kind: "patch";
+  name: string;
+  source: TraceInput;
+  head: number | null;
+  position: number | null;
+}
+
+/** How much of the clean answer comes back if one activation is patched: 0 nothing, 1 all. name: of the tensor. recovered: for each token of the corrupted input, or for each head; None for a token without a counterpart. */
+export interface PatchedSite {
+  name: string;
+  recovered: (number | null)[];
+}
+
+/** Two inputs with different outputs, to patch one into the other. clean, corrupted: ids of their traces, with the same target up to the position where the outputs differ. position: that position; None for a label. answers: the outputs of the clean and the corrupted input. differences: logit of the first answer minus logit of the second, for the clean and the corrupted input. sites: names of the tensors that can be patched. */
+export interface PatchingSetup {
+  clean: string;
+  corrupted: string;
+  position: number | null;
+  answers: [Prediction, Prediction];
+  differences: [number, number];
+  sites: string[];
 }
 
 /** The positional encoding of a stack. name: prefix of the names of its derived tensors. */
@@ -583,7 +686,7 @@ export interface TraceInfo {
   model: string;
   kind: "translate" | "generate" | "caption" | "ask" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity" | "detect" | "segment" | "draw";
   input: TraceInput;
-  interventions: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions)[];
+  interventions: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions | PatchActivation)[];
   sequences: TokenSequence[];
   stages: Stage[];
   tensors: Record<string, number[]>;
@@ -633,7 +736,7 @@ export interface TraceRequest {
   guidance_scale?: number | null;
   num_frames?: number | null;
   start_step?: number | null;
-  interventions?: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions)[];
+  interventions?: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions | PatchActivation)[];
 }
 
 /** Columns of numbers; the last `holdout` values of each are hidden from the model. */
