@@ -270,6 +270,21 @@ def test_latents_are_stored_once_and_frozen_parts_do_not_change(tmp_path: Path) 
     assert drawn.size == (16, 16)
 
 
+def test_latents_of_codes_train_and_are_decoded_as_codes(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    options = {"image_size": 16, "widths": (8, 16), "norm_groups": 4, "code_dim": 5, "latent_channels": 12}
+    glassformer.save(glassformer.tiny("vq_model", **options), tmp_path / "codes")
+    model = {**SMALL, "autoencoder": str(tmp_path / "codes")}
+    bundle = run(tmp_path / "run", text_data(tmp_path / "data"), model, max_steps=2)
+    assert bundle.spec.latent_shape == (5, 8, 8)
+    latents = torch.randn(1, 5, 8, 8)
+    autoencoder = bundle.model.autoencoder
+    codes = autoencoder.bottleneck.codes
+    ids = torch.cdist(latents.movedim(1, -1).reshape(-1, 5), codes).argmin(-1).view(1, 8, 8)
+    torch.testing.assert_close(autoencoder.decode(latents), autoencoder.decode_ids(ids))
+    assert DiffusionImageGenerator(bundle, num_inference_steps=2)("a red circle").images[0].size == (16, 16)
+
+
 @pytest.mark.parametrize("lora", [None, 4])
 def test_fine_tuning_keeps_the_layout_of_diffusers(stable_diffusion: Any, lora: Any, tmp_path: Path) -> None:
     """Only the UNet changes; diffusers reads the folder and draws the same image."""

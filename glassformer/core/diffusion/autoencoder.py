@@ -121,14 +121,18 @@ class Codebook(nn.Module):
         self.codes = normal_table(spec.num_codes, spec.code_dim, std=1 / spec.num_codes)
         self.unproject = nn.Conv2d(spec.code_dim, spec.channels, 1)
 
-    def encode(self, x: Tensor) -> QuantizedLatents:
-        vectors = self.project(x).movedim(1, -1)  # (B, h, w, E)
+    @torch.no_grad()
+    def nearest(self, vectors: Tensor) -> Tensor:
+        """Return the ids of the nearest codes of vectors (..., E)."""
         # in mixed precision too, the nearest code is found in float32
-        with torch.no_grad(), torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
+        with torch.autocast("cpu" if vectors.is_meta else vectors.device.type, enabled=False):
             codes = self.codes.to(torch.promote_types(self.codes.dtype, torch.float32))
             # |v - c|^2 without |v|^2, which is the same for all codes
-            distances = codes.square().sum(-1) - 2 * vectors.to(codes) @ codes.T
-            ids = distances.argmin(-1)
+            return (codes.square().sum(-1) - 2 * vectors.to(codes) @ codes.T).argmin(-1)
+
+    def encode(self, x: Tensor) -> QuantizedLatents:
+        vectors = self.project(x).movedim(1, -1)  # (B, h, w, E)
+        ids = self.nearest(vectors)
         codes = F.embedding(ids, self.codes)
         latents = vectors + (codes - vectors).detach()
         return QuantizedLatents(
@@ -140,7 +144,9 @@ class Codebook(nn.Module):
         )
 
     def decode(self, latents: Tensor) -> Tensor:
-        out: Tensor = self.unproject(latents)
+        # what a diffusion model draws lies between the codes, and the decoder knows only codes
+        codes = self.lookup(self.nearest(latents.movedim(1, -1)))
+        out: Tensor = self.unproject(latents + (codes - latents).detach())
         return out
 
     def lookup(self, ids: Tensor) -> Tensor:

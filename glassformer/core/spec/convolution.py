@@ -117,12 +117,17 @@ class GaussianLatentsSpec(Spec):
     project: bool = True
     unproject: bool = True
 
+    @property
+    def width(self) -> int:
+        """Numbers in a latent vector."""
+        return self.channels
+
 
 @dataclass(frozen=True, kw_only=True)
 class CodebookSpec(Spec):
     """Vector quantization: every latent vector becomes the nearest of the trained codes.
 
-    channels: of the latents. num_codes: number of codes.
+    channels: of the convolutions around the codes. num_codes: number of codes.
     code_dim: width of a code; 1x1 convolutions project to it and back.
     """
 
@@ -135,6 +140,11 @@ class CodebookSpec(Spec):
         if self.num_codes < 1 or self.code_dim < 1:
             expected = "at least one code of at least one number"
             raise InvalidValueError("num_codes, code_dim", (self.num_codes, self.code_dim), expected)
+
+    @property
+    def width(self) -> int:
+        """Numbers in a latent vector."""
+        return self.code_dim
 
 
 @dataclass(frozen=True, kw_only=True)

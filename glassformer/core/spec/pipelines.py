@@ -75,8 +75,8 @@ class DiffusionModelSpec(ModelSpec):
         if self.shares_mask and not self.mask_padding:
             raise ConflictError(("shares_mask", "mask_padding"), "padding is not hidden")
         channels = self.latent_shape[0]
-        if self.autoencoder is not None and self.autoencoder.latents.channels != channels:
-            reason = f"the latents have {self.autoencoder.latents.channels} and {channels} channels"
+        if self.autoencoder is not None and self.autoencoder.latents.width != channels:
+            reason = f"the latents have {self.autoencoder.latents.width} and {channels} channels"
             raise ConflictError(("autoencoder", "denoiser"), reason)
 
     @property

@@ -107,7 +107,7 @@ class DiffusionJob(DrawingJob[Data]):
         condition: options of the denoiser for its condition. text: fields of the spec for texts.
         """
         autoencoder = None if self.autoencoder is None else self.autoencoder.spec
-        channels = channels if autoencoder is None else autoencoder.latents.channels
+        channels = channels if autoencoder is None else autoencoder.latents.width
         sizes = {"image_size": side // self.stride, "channels": channels, "out_channels": channels}
         fixed = supported_options(self.preset, {**sizes, **condition})
         denoiser: Any = new_model_spec(replace(self.recipe.model, preset=self.preset), fixed)
