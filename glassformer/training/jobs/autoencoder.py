@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ from glassformer.training.logging.sample_images import tile_images
 from glassformer.training.model_setup import new_model_spec
 from glassformer.training.recipe import BatchLimits
 from glassformer.training.sections import DataSection, Paths
-from glassformer.training.task import SampleImage, ValidationResult, evaluation_batches
+from glassformer.training.task import SampleImage, TrainingPlan, ValidationResult, evaluation_batches
 
 EPOCH_IMAGES: Final = 1_000_000  # seen in training by default
 REVIVAL_STEPS: Final = 50  # steps between two looks for unused codes
@@ -187,6 +188,20 @@ class AutoencoderJob(Job[PixelData]):
 
     def learner(self, model: Any) -> AutoencoderLearner:
         return AutoencoderLearner(model)
+
+    def plan(self) -> TrainingPlan:
+        plan = super().plan()
+        return plan if self.base else replace(plan, save=partial(self.save_scaled, plan.save))
+
+    @torch.no_grad()
+    def save_scaled(self, save: Callable[[Path], None], folder: Path) -> None:
+        """Save the model with the factor that gives its latents a standard deviation of 1 for a diffusion model."""
+        model: Any = self.bundle.model
+        images = self.valid_set.batch(np.arange(min(len(self.valid_set), SAMPLED_BATCH)), epoch=0)["images"]
+        std = model.encode(torch.from_numpy(images).to(model.embed.weight.device)).latents.std()
+        if std.isfinite() and std > 0:
+            model.spec = replace(model.spec, scaling_factor=float(f"{1 / float(std):.6g}"))
+        save(folder)
 
     def validate(
         self, learner: AutoencoderLearner, valid: PixelExamples, device: torch.device
