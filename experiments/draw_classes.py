@@ -54,7 +54,7 @@ from glassformer.training.hardware import device_for
 from glassformer.training.recipe import TrainingOptions, parse_section, read_recipe_dict, with_overrides
 from glassformer.training.task import TrainingPlan, ValidationResult
 
-STEPS, GUIDANCE = 40, (1.0, 1.5, 2.5)
+STEPS, GUIDANCE = 30, (1.0, 2.5, 4.0)
 TRAINING: dict[str, Any] = {
     **{"batch_size": 512, "lr": 6e-4, "weight_decay": 0.01, "betas": [0.9, 0.99]},
     **{"ema": 0.999, "max_grad_norm": 1.0},
@@ -76,7 +76,7 @@ class ImageSet:
     recipe: str
     copy_distance: float
     seconds: float
-    guidance: float = 1.5
+    guidance: float = 2.5
     held_out: int = 1000
     judge_seconds: float = 90.0
     drawn: int = 10_000

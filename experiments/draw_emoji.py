@@ -2,8 +2,8 @@
 
     python -m experiments draw-emoji --only data         images and tables for the training of the generators
     python -m experiments draw-emoji --only judge wide   train the judges
-    python -m experiments draw-emoji --only dit          train DiT with a text encoder, and score it
     python -m experiments draw-emoji --only vq tokens    train image codes and a decoder of them, and score it
+    python -m experiments draw-emoji --only dit          train DiT with a text encoder on the same latents
     python -m experiments.draw_emoji MODEL --name dit/1  score any model folder, e.g. a pipeline of diffusers
 
 A caption is a name, some keywords, and one of four styles: "red apple, blob style", "빨간 사과, 블롭 스타일".
@@ -48,11 +48,14 @@ from experiments.drawings import save_nearest, save_sheet
 from experiments.paths import FIGURES, Workspace, data_folder
 from experiments.records import note
 from experiments.training_runs import Trained, read, train
+from experiments.vision_training import record, train_recipe
 from glassformer.api import load
 from glassformer.errors import FileMissingError, GlassformerError
 from glassformer.metrics.images import nearest_neighbors
+from glassformer.recipes import recipe_path
 from glassformer.tasks.drawing import to_images
 from glassformer.training.hardware import device_for
+from glassformer.training.recipe import read_recipe_dict
 from glassformer.weights.atomic_write import atomic_folder
 
 ROW = "draw-emoji"
@@ -71,6 +74,7 @@ SHIPPED = {
 }
 JUDGE_STYLES = ("openmoji", "emojione")
 LANGUAGES = ("en", "ko")
+SECONDS = 600.0  # of training, of a model that draws
 HELD_OUT = 300  # names without one of their styles; also the number of names that the judge chooses from
 VARIANTS = 5  # of each drawing for the judge: as it is, and on colored backgrounds
 COPY_DISTANCE = 0.05
@@ -171,26 +175,27 @@ def captions(line: Mapping[str, str], style: str, rng: np.random.Generator) -> I
             yield caption(line, language, style)
 
 
-def prepare(workspace: Workspace) -> Path:
-    """Write images and tables of captions; return the folder with generator/ and judge/."""
-    folder = workspace.prepared(ROW) / "captions"
+def prepare(workspace: Workspace, part: str) -> Path:
+    """Write images and tables of captions for "generator" or "judge", once; return their folder."""
+    folder = workspace.prepared(ROW) / part
     if folder.exists():
         return folder
     table, rng = EmojiTable.read(workspace.data / "emoji-captions"), np.random.default_rng(0)
     torch.manual_seed(0)
     held_out = table.held_out
-    valid = [(row, "noto") for row, line in enumerate(table.lines) if line["split"] == "val"]
-    seen = [(row, style) for style in JUDGE_STYLES for row in table.pictures[style]]
     with atomic_folder(folder) as unfinished:
-        part = unfinished / "generator"
-        _write(part, "train", table, table.trained(held_out), rng)
-        _write(part, "valid", table, [pair for pair in valid if pair[0] in table.pictures["noto"]], rng)
-        _write(unfinished / "judge", "train", table, seen, rng, variants=VARIANTS)
-        others = [pair for pair in table.trained(held_out) if pair[0] not in held_out]
-        _write(unfinished / "judge", "others", table, others, rng, variants=2)
-        _write(unfinished / "judge", "valid", table, list(held_out.items()), rng, names=True)
-        named = {line["codepoints"]: held_out[row] for row, line in enumerate(table.lines) if row in held_out}
-        (unfinished / "held-out.json").write_text(json.dumps(named, indent=1), encoding="utf-8")
+        if part == "generator":
+            valid = [(row, "noto") for row, line in enumerate(table.lines) if line["split"] == "val"]
+            _write(unfinished, "train", table, table.trained(held_out), rng)
+            _write(unfinished, "valid", table, [pair for pair in valid if pair[0] in table.pictures["noto"]], rng)
+            named = {table.lines[row]["codepoints"]: style for row, style in held_out.items()}
+            (unfinished / "held-out.json").write_text(json.dumps(named, indent=1), encoding="utf-8")
+        else:
+            seen = [(row, style) for style in JUDGE_STYLES for row in table.pictures[style]]
+            _write(unfinished, "train", table, seen, rng, variants=VARIANTS)
+            others = [pair for pair in table.trained(held_out) if pair[0] not in held_out]
+            _write(unfinished, "others", table, others, rng, variants=2)
+            _write(unfinished, "valid", table, list(held_out.items()), rng, names=True)
     return folder
 
 
@@ -277,7 +282,7 @@ def drawer(folder: str | Path, device: str, **options: Any) -> Draw:
     pipeline: Any = load(folder, device=device)
 
     def draw(texts: Sequence[str]) -> Tensor:
-        drawn = pipeline.draw(list(texts), batch_size=64, **options)
+        drawn = pipeline.draw(list(texts), batch_size=256, **options)
         pixels = [np.array(image.convert("RGB").resize((64, 64))) for image in drawn]
         return torch.from_numpy(np.stack(pixels)).movedim(-1, 1).float() / 255
 
@@ -293,8 +298,8 @@ def judge_of(workspace: Workspace, name: str) -> Embed:
     return lambda items: F.normalize(torch.stack(list(pipeline.embed(items))).float(), dim=-1)
 
 
-def score_model(workspace: Workspace, folder: Path, name: str, judge: str, **options: Any) -> None:
-    """Score a model folder with each strength of guidance, write sheets, and record the figures."""
+def measure(workspace: Workspace, folder: Path, name: str, judge: str, **options: Any) -> dict[str, float]:
+    """Return the scores of a model folder with each strength of guidance, and write sheets."""
     table = EmojiTable.read(workspace.data / "emoji-captions")
     embed, device = judge_of(workspace, judge), device_for(workspace.device)
     figures: dict[str, float] = {}
@@ -307,12 +312,7 @@ def score_model(workspace: Workspace, folder: Path, name: str, judge: str, **opt
         else:
             figures |= scores
             save_sheets(workspace.figures / ROW / name.replace("/", "-"), table, draw, drawings, device)
-    if (folder.parent / "metrics.jsonl").exists():  # of a training run
-        trained = read(folder.parent, "loss")
-    else:
-        count = sum(parameter.numel() for parameter in load(folder, device="cpu").model.parameters())
-        trained = Trained(folder=folder, seconds=0.0, parameters=count, of="", curve=[])
-    note(workspace, ROW, name, seed=int(name.rpartition("/")[2]), trained=trained, figures=figures)
+    return figures
 
 
 def save_sheets(
@@ -336,23 +336,27 @@ def save_sheets(
 
 def run(workspace: Workspace, name: str) -> None:
     """Prepare the data, or train a model; judges and generators are measured too."""
-    folder, kind = prepare(workspace), name.partition("/")[0]
+    kind = name.partition("/")[0]
+    if kind in ("judge", "wide"):
+        train_judge(workspace, name, prepare(workspace, "judge"))
+        return
+    folder = prepare(workspace, "generator")
     if kind == "data":
-        print(f"the generators train on {folder / 'generator' / 'train.tsv'}", flush=True)
-    elif kind in ("judge", "wide"):
-        train_judge(workspace, name, folder / "judge")
-    elif kind == "vq":
-        changes = (f"data.train=[{folder / 'generator' / 'images'}]",)
+        print(f"the generators train on {folder / 'train.tsv'}", flush=True)
+        return
+    if kind == "vq":
+        changes = (f"data.train=[{folder / 'images'}]",)
         trained = train(workspace, ROW, name, "vq-emoji", seed=1, of="psnr", changes=changes)
         figures = {of: read(trained.folder, of).curve[-1][1] for of in ("psnr", "codes_used")}
         note(workspace, ROW, name, seed=1, trained=trained, figures=figures)
-    else:
-        tables = (f"data.{part}=[{folder / 'generator' / part}.tsv]" for part in ("train", "valid"))
-        codes = f"model.autoencoder={workspace.run(ROW, 'vq/1') / 'model'}"
-        recipe = {"dit": "diffusion-emoji", "tokens": "image-tokens-emoji"}[kind]
-        options = [*tables, *([codes] if kind == "tokens" else [])]
-        trained = train(workspace, ROW, name, recipe, seed=1, of="loss", changes=options)
-        score_model(workspace, trained.model, name, "judge/1")
+        return
+    recipe = read_recipe_dict(recipe_path({"dit": "diffusion-emoji", "tokens": "image-tokens-emoji"}[kind]))
+    recipe["data"] |= {part: [str(folder / f"{part}.tsv")] for part in ("train", "valid")}
+    recipe["model"] |= {"autoencoder": str(workspace.run(ROW, "vq/1") / "model")}
+    recipe["training"] |= {"log_samples": 0}
+    timed = train_recipe(workspace, ROW, name, recipe, of="loss", seconds=workspace.seconds or SECONDS).run
+    figures = measure(workspace, workspace.run(ROW, name) / "model", name, "judge/1")
+    record(workspace, ROW, name, timed, "loss", figures)
 
 
 def train_judge(workspace: Workspace, name: str, data: Path) -> None:
@@ -392,7 +396,11 @@ def main(args: Sequence[str] | None = None) -> None:
     workspace = Workspace(**places, device=options.device, most=options.most)
     steps = {} if options.steps is None else {"num_inference_steps": options.steps}
     try:
-        score_model(workspace, options.model, options.name, options.judge, **steps)
+        figures = measure(workspace, options.model, options.name, options.judge, **steps)
+        count = sum(parameter.numel() for parameter in load(options.model, device="cpu").model.parameters())
+        scored = Trained(folder=options.model, seconds=0.0, parameters=count, of="", curve=[])
+        seed = int(options.name.rpartition("/")[2])
+        note(workspace, ROW, options.name, seed=seed, trained=scored, figures=figures)
     except GlassformerError as error:
         parser.exit(2, f"error: {error}\n")
 

@@ -243,8 +243,8 @@ ROWS: dict[str, Row] = {
     "draw-emoji": Row(
         title="Drawn emoji from texts in English and Korean: held-out styles and unseen names",
         module="draw_emoji",
-        runs=("data", "judge/1", "wide/1", "dit/1", "vq/1", "tokens/1"),
-        takes=("most",),
+        runs=("data", "judge/1", "wide/1", "vq/1", "tokens/1", "dit/1"),
+        takes=("seconds", "most"),
     ),
     "pocket-digits": Row(
         title="pocket-digits: at most 300,000 parameters",

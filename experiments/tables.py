@@ -35,6 +35,9 @@ ETT: Mapping[str, Sequence[float]] = {
     "ettm2/336": (0.274, 0.278, 0.281, 0.274),
     "ettm2/720": (0.362, 0.367, 0.397, 0.368),
 }
+# Drawn classes: name, and the share of drawings that should be read as asked
+DRAWN = {"draw-digits": ("MNIST", 0.98), "draw-fashion": ("Fashion-MNIST", 1.01)}
+DENOISERS = {"dit": "DiT", "unet": "UNet"}
 NEAR = 0.005  # of MSE, within which a cell counts as matched
 
 
@@ -164,6 +167,25 @@ def vision(figures: Path) -> str:
                 ]
                 rows.append([data, f"{name}, {_seeds(runs)}", size(runs), seconds(runs), ", ".join(scores)])
     return table(("", "model", "parameters", "training", "scores"), rows)
+
+
+def drawings(figures: Path) -> str:
+    """Drawings of classes, and real test images measured in the same way."""
+    columns = ("agreement", "frechet", "precision", "recall", "copies")
+    rows = []
+    for row, (name, target) in DRAWN.items():
+        for kind, runs in by_kind([one for one in runs_of(row, figures) if one.of == "loss"]).items():
+            for ending, first in (
+                ("", [f"{name}, {DENOISERS[kind]}, {_seeds(runs)}", size(runs), seconds(runs)]),
+                (" of real images", [f"{name}, real test images", "", ""]),
+            ):
+                values = {column: of(runs, f"{column}{ending}") for column in columns}
+                cells = {key: format_mean([100 * one for one in found]) for key, found in values.items()}
+                reached = not ending and mean(values["agreement"]) >= target
+                cells["agreement"] = bold_if(cells["agreement"], reached)
+                rows.append([*first, *({**cells, "frechet": format_mean(values["frechet"])}.values())])
+    titles = ("read as asked", "Frechet distance in our features", "precision", "recall", "copies")
+    return table(("", "parameters", "training", *titles), rows)
 
 
 def _labelled(
@@ -327,6 +349,7 @@ TEXT_TESTS = {
 NOT_RUN = "*Not run yet.*"
 TABLES: Mapping[str, Callable[[Path], str]] = {
     "captions": captions,
+    "drawings": drawings,
     "tried": tried,
     "cased": cased,
     "letters": letters,

@@ -85,7 +85,7 @@ def test_digits_are_learned_drawn_and_measured(data, tmp_path, kind):
     changes = [*TINY[kind], "training.batch_size=8"]
     figures = run(data, tmp_path, "draw-digits", f"{kind}/1", *changes, *SHORT)
     names = {"agreement", "frechet", "precision", "recall", "nearest", "copies"}
-    ends = ("", " of real images", ", guidance 1", ", guidance 2.5")
+    ends = ("", " of real images", ", guidance 1", ", guidance 4")
     assert {f"{name}{end}" for name in names for end in ends} <= figures.keys()
     for suffix in ("", "-nearest"):
         assert (tmp_path / "figures" / "draw-digits" / f"{kind}-1{suffix}.png").is_file()
@@ -147,19 +147,19 @@ def table(data, monkeypatch) -> EmojiTable:
 
 def test_held_out_styles_and_unseen_names_are_never_trained(table, data, tmp_path, monkeypatch):
     monkeypatch.setattr(draw_emoji, "VARIANTS", 2)
-    folder = prepare(Workspace(data=data, work=tmp_path))
+    generator, judge = (prepare(Workspace(data=data, work=tmp_path), part) for part in ("generator", "judge"))
     held_out, trained = table.held_out, table.trained(table.held_out)
     assert len(held_out) == 6 and not {*held_out.items()} & {*trained} and table.unseen() == [10, 11]
     assert {row for row, _ in trained} == set(range(9)) and len(trained) == 9 * 4 - 6
-    lines = (folder / "generator/train.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    lines = (generator / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
     written = {line.split("\t")[0] for line in lines}
     assert written == {f"images/{style}-{row:X}-0.png" for row, style in trained}
     assert "images/noto-3-0.png\t얼굴 3, 노토 스타일" in lines
-    others = {line.split("\t")[0] for line in (folder / "judge/others.tsv").read_text().splitlines()[1:]}
+    others = {line.split("\t")[0] for line in (judge / "others.tsv").read_text().splitlines()[1:]}
     assert len(others) == 2 * 4 * (9 - 6) and {name.split("-")[-2] for name in others}.isdisjoint(
         f"{row:X}" for row in (*held_out, 9, 10, 11)
     )
-    judged = {line.split("\t")[0] for line in (folder / "judge/train.tsv").read_text().splitlines()[1:]}
+    judged = {line.split("\t")[0] for line in (judge / "train.tsv").read_text().splitlines()[1:]}
     assert len(judged) == 12 * 2 * 2 and not any(style in "".join(judged) for style in draw_emoji.STYLES)
 
 
@@ -224,7 +224,7 @@ def test_judges_are_trained_and_score_a_model_folder(data, tmp_path, monkeypatch
     places = ("--data", data, "--work", tmp_path, "--figures", tmp_path / "figures", "--device", "cpu")
     draw_emoji.main([str(model), "--name", "dit/1", "--judge", "wide/1", *map(str, places)])
     record = json.loads((tmp_path / "figures" / "draw-emoji" / "dit-1.json").read_text())
-    assert record["figures"]["held-out styles en, copies"] == 0 and record["curve"]
+    assert record["figures"]["held-out styles en, copies"] == 0 and record["parameters"]
     assert {"unseen names ko, share of real", "held-out styles en, guidance 6"} <= record["figures"].keys()
     sheets = {path.name for path in (tmp_path / "figures" / "draw-emoji").glob("dit-1*.png")}
     assert {"dit-1-gallery.png", "dit-1-nearest.png"} <= sheets
