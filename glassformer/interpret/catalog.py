@@ -111,7 +111,11 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
     folder = None if bundle.folder is None else bundle.folder.resolve()
     run = None if folder is None else run_of(folder)
     examples = (run and run_inputs(bundle, run)) or example_inputs(bundle)
-    others = {"two towers": "two-tower", "diffusion model": "diffusion"}
+    others = {
+        "two towers": "two-tower",
+        "diffusion model": "diffusion",
+        "image tokens model": "image-tokens",
+    }
     architecture = others.get(spec.architecture, architecture)
     read = spec.inputs()[0]
     images = spec.inputs() if "image" in view.needs else ()

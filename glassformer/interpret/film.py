@@ -28,6 +28,7 @@ from glassformer.tasks.drawing import DiffusionImageGenerator, ImageGenerator
 
 MODULATION = "film.modulation"
 MAX_SIDE, MAX_PIXELS = 320, 1 << 19  # of a picture of the film, and of all pictures of a video
+SETTINGS = ("seed", "num_inference_steps", "guidance_scale", "num_frames", "temperature", "top_k", "top_p")
 MAX_MATRIX = 1 << 25  # weights of an attention layer; larger ones are not listed
 
 
@@ -35,21 +36,23 @@ class Film(ABC):
     """The film of one prompt and seed.
 
     words: tokens of the prompt. start: the step from which on interventions apply.
-    module: the part of the model whose heads can be switched off.
+    module: the part of the model whose heads can be switched off. defaults: settings that are not the task's.
     """
 
-    task: ImageGenerator
+    task: Any  # an ImageGenerator
     module: ClassVar[str]
+    defaults: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self,
         task: ImageGenerator,
+        prompt: Any,
         *,
         words: schema.TokenSequence,
         interventions: Iterable[schema.Intervention] = (),
         start: int = 0,
     ) -> None:
-        self.task, self.words, self.start = task, words, start
+        self.task, self.prompt, self.words, self.start = task, prompt, words, start
         self.model: Any = task.bundle.model
         self.edits: dict[str, Callable[[Tensor], Tensor]] = {}
         self.hidden_words: list[int] = []
@@ -74,9 +77,14 @@ class Film(ABC):
     def record(self, step: int) -> Record:
         """Return queries and keys of a step, of the row with the condition."""
 
-    def tensor(self, name: str) -> Tensor | None:
-        """Return another tensor by name; None if there is none."""
-        return None
+    def tensor(self, name: str, step: int | None = None) -> Tensor | None:
+        """Return another tensor, of the film or of a step; None if there is none of this name."""
+        return self.frames(step) if name == "frames" and step is not None else None
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The fields of the input that shape the drawing."""
+        return tuple(name for name in SETTINGS if name in self.task.option_names())
 
     @property
     def bytes(self) -> int:
@@ -117,9 +125,10 @@ class DenoisingFilm(Film):
 
     task: DiffusionImageGenerator
     module = "denoiser"
+    defaults: ClassVar[Mapping[str, Any]] = {"num_inference_steps": 20}
 
     def __init__(self, task: DiffusionImageGenerator, prompt: Any, **options: Any) -> None:
-        super().__init__(task, **options)
+        super().__init__(task, prompt, **options)
         self.latents: list[Tensor] = []
         self.clean: list[Tensor] = []
         with torch.no_grad():
@@ -137,10 +146,12 @@ class DenoisingFilm(Film):
     def outcome(self) -> tuple[schema.DrawOutcome, dict[str, Tensor]]:
         attentions, modulation = self.attentions(), self.modulation()
         outcome = schema.DrawOutcome(
-            timesteps=tuple(self.task.sampler.timesteps.tolist()),
+            steps=len(self),
+            settings=self.settings,
             size=self.task.size,
             num_frames=self.num_frames,
             attentions=attentions,
+            timesteps=tuple(self.task.sampler.timesteps.tolist()),
             modulation=None if modulation is None else MODULATION,
         )
         return outcome, {} if modulation is None else {MODULATION: modulation}
@@ -188,12 +199,8 @@ class DenoisingFilm(Film):
         done = step == len(self)
         self.run(step - done)
         latents = [self.latents[step], self.latents[step] if done else self.clean[step]]
-        pixels = torch.cat([self.task.model.decode(x) for x in latents]).float()
-        all_pixels = (self.num_frames or 1) * math.prod(size := pixels.shape[-2:])
-        if (scale := min(MAX_SIDE / max(size), math.sqrt(MAX_PIXELS / all_pixels))) < 1:
-            smaller = [max(1, round(side * scale)) for side in size]
-            pixels = F.interpolate(pixels, (*pixels.shape[2:-2], *smaller), mode="area")
-        return ((pixels / 2 + 0.5).clamp(0, 1) * 255).round().byte().movedim(1, -1).cpu()
+        pixels = torch.cat([self.task.model.decode(x) for x in latents])
+        return to_bytes(pixels)
 
     def record(self, step: int) -> Record:
         """Return queries and keys of a step, of the row with the condition; those of one step are kept."""
@@ -241,6 +248,16 @@ class DenoisingFilm(Film):
     @property
     def bytes(self) -> int:
         return super().bytes + 2 * (len(self) + 1) * self.latents[0].nbytes
+
+
+def to_bytes(pixels: Tensor) -> Tensor:
+    """Convert pixels (B, C, ..., H, W) from -1 to 1 to pictures (B, ..., h, w, C), smaller if they are large."""
+    pixels, (*frames, height, width) = pixels.float(), pixels.shape[2:]
+    all_pixels = math.prod(pixels.shape[2:])
+    if (scale := min(MAX_SIDE / max(height, width), math.sqrt(MAX_PIXELS / all_pixels))) < 1:
+        smaller = [max(1, round(side * scale)) for side in (height, width)]
+        pixels = F.interpolate(pixels, (*frames, *smaller), mode="area")
+    return ((pixels / 2 + 0.5).clamp(0, 1) * 255).round().byte().movedim(1, -1).cpu()
 
 
 def _vector_norms(block: Any, condition: Tensor) -> list[float]:

@@ -179,6 +179,8 @@ class IntervenedForward:
                 sequence = self._sequence_of(stack)
                 embed, length = self.names[sequence].embed, self.lengths[sequence]
                 self.model = stretch_positions(self.model, stack, embed, scale, length)
+            case _:
+                raise UnsupportedError(f"a model of {self.model.spec.yields}", intervention.kind)
 
     def _check_head(self, name: str, head: int) -> None:
         attention = self._submodule(name, MultiHeadAttention, "attention")

@@ -72,6 +72,7 @@ _INPUT_NAMES: dict[str, dict[Any, InputNames]] = {
     "EncoderOnly": {"input": InputNames("inputs", "embed", "encoder")},
     "DecoderOnly": {"input": InputNames("inputs", "embed", "decoder")},
     "DiffusionModel": {},  # its steps are observed one by one
+    "ImageTokensModel": {},
 }
 
 

@@ -82,8 +82,8 @@ class TraceInput(Schema):
     question, context: the input of a question-answering model; a question about an image has no context.
     points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max)
     in pixels of the image; by default its center.
-    seed, num_inference_steps, guidance_scale, num_frames: of a drawing; its text is a prompt or a class.
-    Interventions apply from start_step on.
+    seed, num_inference_steps, guidance_scale, num_frames, temperature, top_k, top_p: of a drawing; its text
+    is a prompt or a class. Interventions apply from start_step on.
     """
 
     text: str | None = field(default=None, metadata=OMIT)
@@ -100,6 +100,9 @@ class TraceInput(Schema):
     num_inference_steps: int | None = field(default=None, metadata=OMIT)
     guidance_scale: float | None = field(default=None, metadata=OMIT)
     num_frames: int | None = field(default=None, metadata=OMIT)
+    temperature: float | None = field(default=None, metadata=OMIT)
+    top_k: int | None = field(default=None, metadata=OMIT)
+    top_p: float | None = field(default=None, metadata=OMIT)
     start_step: int | None = field(default=None, metadata=OMIT)
 
     @classmethod
@@ -191,8 +194,23 @@ class PatchActivation(InterventionBase):
     position: int | None = None
 
 
+class ForceToken(InterventionBase):
+    """Give a drawing this code at a step, whatever was sampled; the random numbers of later steps stay."""
+
+    kind: Literal["force_token"] = "force_token"
+    step: int
+    token: int
+
+
 Intervention = (
-    AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions | PatchActivation
+    AblateHead
+    | SkipLayer
+    | MaskToken
+    | SwapTokens
+    | ScaleResidual
+    | ScalePositions
+    | PatchActivation
+    | ForceToken
 )
 
 
@@ -287,7 +305,13 @@ class ModelInfo(Schema):
     name: str
     family: str | None
     architecture: Literal[
-        "encoder-decoder", "encoder-only", "decoder-only", "two-tower", "promptable", "diffusion"
+        "encoder-decoder",
+        "encoder-only",
+        "decoder-only",
+        "two-tower",
+        "promptable",
+        "diffusion",
+        "image-tokens",
     ]
     kind: Kind
     parameters: int
@@ -529,34 +553,62 @@ class SegmentOutcome(Schema):
 
 
 class DrawingAttention(Schema):
-    """An attention layer of a denoiser. grid: rows and columns of its queries, in one frame.
+    """An attention layer of a model that draws. grid: rows and columns of its patches, in one frame.
 
     kind: "self" attends to patches of the same frame, "time" to the same patch of all frames, and "cross" to
-    the prompt. The queries, and the keys but of "cross", are those of all frames.
+    the prompt; a decoder of codes, whose sequence has both words and patches, is listed as "cross" and as
+    "self". The queries, and the keys but of "cross", are those of all frames. first_query: position of the
+    first patch among the queries. first_key: of the first patch or word among the keys.
     """
 
     name: str
     kind: Literal["self", "time", "cross"]
     heads: int
     grid: tuple[int, int]
+    first_query: int = 0
+    first_key: int = 0
+
+
+class CodesInfo(Schema):
+    """The codes of a picture that is drawn code by code, row by row.
+
+    grid: rows and columns. num_codes: size of the codebook. page: how many codes each tensor `codebook.N`
+    (page, h, w, C) has, decoded in the middle of the picture. counts: name of the tensor (num_codes) of how
+    often the training images of the run have each code; None if that is unknown.
+    """
+
+    grid: tuple[int, int]
+    num_codes: int
+    page: int
+    counts: str | None
 
 
 class DrawOutcome(Schema):
-    """A drawing, by its denoising steps, each at one of the timesteps. size: height, width.
+    """A drawing, by its steps. size: height, width. settings: the fields of the input that shape it.
 
-    num_frames: of a video; None for an image. The tensor `step.N.frames` is (2, h, w, C), of a video
-    (2, frames, h, w, C): what step N is given, and the clean image that it predicts; of the number of steps,
-    the drawing, twice. `step.N.` before the names of an attention layer: at this step.
-    modulation: name of the tensor (layers, 6, steps) of the norms of shift, scale and gate of attention, then
-    of the feed-forward layer.
+    Of a diffusion model, the steps remove noise, each at one of the timesteps. num_frames: of a video; None
+    for an image. The tensor `step.N.frames` is (2, h, w, C), of a video (2, frames, h, w, C): what step N is
+    given, and the clean image that it predicts; of the number of steps, the drawing, twice. modulation: name
+    of the tensor (layers, 6, steps) of the norms of shift, scale and gate of attention, then of the
+    feed-forward layer.
+
+    With codes, each step chooses one. `step.N.frames` is (1, h, w, C), the picture of N codes; the others are
+    still zero. `step.N.codes` and `step.N.logprobs` are those chosen before step N, `step.N.probabilities`
+    (num_codes) what its code is sampled from, `step.N.candidates` the most likely codes, and `step.N.patches`
+    (candidates, h, w, C) what each would paint in its place of the drawing.
+
+    `step.N.` before the names of an attention layer: at this step.
     """
 
     kind: Literal["draw"] = "draw"
-    timesteps: tuple[float, ...]
+    steps: int
+    settings: tuple[str, ...]
     size: tuple[int, int]
-    num_frames: int | None
     attentions: tuple[DrawingAttention, ...]
-    modulation: str | None
+    timesteps: tuple[float, ...] = ()
+    num_frames: int | None = None
+    modulation: str | None = None
+    codes: CodesInfo | None = None
 
 
 Outcome = (

@@ -124,9 +124,8 @@ def read_tensor(
 def _part(trace: Trace, name: str, slices: str) -> Tensor:
     if trace.film is not None and (match := _STEP.fullmatch(name)) is not None:
         step, name = int(match[1]), match[2]
-        if name == "frames":
-            frames = trace.film.frames(step)
-            return frames[parse_slice(slices, frames.shape)]
+        if (found := trace.film.tensor(name, step)) is not None:
+            return found[parse_slice(slices, found.shape)]
         trace = replace(trace, film=None, record=trace.film.record(step), derived={})
     owner, _, tail = name.rpartition(".")
     if tail in STAGES and owner in trace.record.attention_contexts:
@@ -199,6 +198,8 @@ def _derive(trace: Trace, name: str) -> Tensor:
     if (match := _OCCLUSION.fullmatch(name)) is not None:
         sequence, hide, size = match.groups()
         return occlude(trace, sequence, hide=hide, size=int(size or 1))  # type: ignore[arg-type]
+    if trace.film is not None and (found := trace.film.tensor(name)) is not None:
+        return found
     if name == "attention.blocks":
         return attention_blocks(trace)
     if name == "head.confidence":

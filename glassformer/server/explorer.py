@@ -72,7 +72,10 @@ class TraceRequest(RequestModel):
     num_inference_steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = None
     guidance_scale: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
     num_frames: Annotated[int, Field(ge=1, le=MAX_FRAMES)] | None = None
-    start_step: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = None
+    temperature: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
+    top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    start_step: Annotated[int, Field(ge=0, lt=10_000)] | None = None
     interventions: Annotated[
         list[Annotated[schema.Intervention, Field(discriminator="kind")]],
         Field(max_length=schema.MAX_INTERVENTIONS),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
@@ -14,8 +14,9 @@ from glassformer.errors import attempt
 from glassformer.generation import GenerationConfig, GenerationParams
 from glassformer.generation import Prompt as TokenPrompt
 from glassformer.generation.engine import start_search
-from glassformer.generation.loop import run_search
+from glassformer.generation.loop import Search, run_search
 from glassformer.generation.prompt import pad_prompts
+from glassformer.generation.step_decoder import StepDecoder
 from glassformer.inference.prepare import evaluation_mode
 from glassformer.tasks.base import NO_CALLBACKS, Callbacks
 from glassformer.tasks.drawing import ImageGenerator, Prompt, check_prompt, read_class, read_token_ids
@@ -83,15 +84,24 @@ class TokenImageGenerator(ImageGenerator):
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], callbacks: Callbacks = NO_CALLBACKS
     ) -> Tensor:
         """Return the codes (B, N) of an image for each prompt and seed."""
-        params, device = GenerationParams(config=self.config, seeds=seeds), self.bundle.device
-        rows = [TokenPrompt(torch.tensor(ids), negative_ids=self.negative_ids) for ids in prompts]
-        ids, mask, padded = pad_prompts(rows, device)
-        decoder = self.bundle.tower("decoder").inference_model()
-        limits = [self.spec.num_cells] * len(rows)
-        with evaluation_mode(decoder), torch.cuda.device_of(ids):
-            steps, logits, search = start_search(
-                decoder, ids, params, mask, limits, params.generator(device), padded
-            )
+        decoder = self.decoder()
+        with evaluation_mode(decoder), torch.cuda.device_of(next(decoder.parameters())):
+            steps, logits, search = self.start(decoder, prompts, seeds)
             for _ in run_search(steps, logits, search):
                 callbacks.on_step()
-        return torch.tensor([output.ids for (output,) in search.outputs()], device=device)
+        return torch.tensor([output.ids for (output,) in search.outputs()], device=self.bundle.device)
+
+    def decoder(self) -> nn.Module:
+        """Return the decoder of codes, prepared for inference."""
+        return self.bundle.tower("decoder").inference_model()
+
+    def start(
+        self, decoder: nn.Module, prompts: Sequence[Sequence[int]], seeds: Sequence[int], **params: Any
+    ) -> tuple[StepDecoder, Tensor, Search]:
+        """Prefill the prompts; return what `run_search` takes to sample their codes. params: further ones."""
+        device = self.bundle.device
+        rows = [TokenPrompt(torch.tensor(ids), negative_ids=self.negative_ids) for ids in prompts]
+        ids, mask, padded = pad_prompts(rows, device)
+        options = GenerationParams(config=self.config, seeds=seeds, **params)
+        limits = [self.spec.num_cells] * len(rows)
+        return start_search(decoder, ids, options, mask, limits, options.generator(device), padded)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -77,6 +78,24 @@ def drawing_model(denoiser: str, *, latent: bool = True) -> Bundle:
     bundle = Pipeline(model=model, tokenizer=wordpieces() if words else None)
     bundle.files[SCHEDULER_FILE] = write_scheduler_config(DDIM())
     return bundle
+
+
+def image_tokens_model(classes: tuple[str, ...] = ()) -> Bundle:
+    """A tiny model that draws 4 x 4 codes of 24: for texts, or for classes."""
+    words, longest = (len(classes), 1) if classes else (wordwise().vocab_size, 12)
+    size = {"vocab_size": 24 + 1 + words, "max_len": longest + 1 + 16}
+    decoder: Any = replace(tiny("llama", **size).spec, head=spec.LanguageModelSpec(vocab_size=24))
+    autoencoder: Any = tiny("vq_model", image_size=8).spec
+    whole = spec.ImageTokensModelSpec(
+        decoder=decoder, autoencoder=autoencoder, num_classes=len(classes) or None
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = build_model(whole).eval()
+    perturb_parameters(model)
+    if classes:
+        return Bundle(model=model, job=JobInfo(classes=classes))
+    return Bundle(model=model, tokenizer=wordwise())
 
 
 def tiny_bundle(family: str, **settings: Any) -> Bundle:
