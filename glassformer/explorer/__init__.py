@@ -109,7 +109,7 @@ def _page_data(bundle: Bundle, trace: Trace, model: ModelInfo, log: Callable[[st
     scales = {one.name: one.scale for one in info.attentions if _only_scaled(trace, one)}
     names = dict.fromkeys((*_tensor_names(info, model, scales), *trace.derived))
     if trace.film is not None:
-        names |= dict.fromkeys(f"step.{step}.frames" for step in range(len(trace.film) + 1))
+        names |= dict.fromkeys(trace.film.names())
     tensors, left_out = _stored_tensors(trace, info, names)
     if left_out:
         log(f"tensors left out to limit the page's size: {left_out}; without --export, all are shown")

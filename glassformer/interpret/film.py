@@ -28,7 +28,6 @@ from glassformer.tasks.drawing import DiffusionImageGenerator, ImageGenerator
 
 MODULATION = "film.modulation"
 MAX_SIDE, MAX_PIXELS = 320, 1 << 19  # of a picture of the film, and of all pictures of a video
-SETTINGS = ("seed", "num_inference_steps", "guidance_scale", "num_frames", "temperature", "top_k", "top_p")
 MAX_MATRIX = 1 << 25  # weights of an attention layer; larger ones are not listed
 
 
@@ -81,10 +80,9 @@ class Film(ABC):
         """Return another tensor, of the film or of a step; None if there is none of this name."""
         return self.frames(step) if name == "frames" and step is not None else None
 
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """The fields of the input that shape the drawing."""
-        return tuple(name for name in SETTINGS if name in self.task.option_names())
+    def names(self) -> Iterator[str]:
+        """Yield the names of the tensors that show the film without a model."""
+        yield from (f"step.{step}.frames" for step in self.outcome()[0].pictures)
 
     @property
     def bytes(self) -> int:
@@ -147,7 +145,7 @@ class DenoisingFilm(Film):
         attentions, modulation = self.attentions(), self.modulation()
         outcome = schema.DrawOutcome(
             steps=len(self),
-            settings=self.settings,
+            pictures=tuple(range(len(self) + 1)),
             size=self.task.size,
             num_frames=self.num_frames,
             attentions=attentions,
@@ -251,7 +249,7 @@ class DenoisingFilm(Film):
 
 
 def to_bytes(pixels: Tensor) -> Tensor:
-    """Convert pixels (B, C, ..., H, W) from -1 to 1 to pictures (B, ..., h, w, C), smaller if they are large."""
+    """Convert pixels (B, C, ..., H, W) from -1 to 1 to pictures (B, ..., h, w, C) of limited size."""
     pixels, (*frames, height, width) = pixels.float(), pixels.shape[2:]
     all_pixels = math.prod(pixels.shape[2:])
     if (scale := min(MAX_SIDE / max(height, width), math.sqrt(MAX_PIXELS / all_pixels))) < 1:

@@ -584,7 +584,7 @@ class CodesInfo(Schema):
 
 
 class DrawOutcome(Schema):
-    """A drawing, by its steps. size: height, width. settings: the fields of the input that shape it.
+    """A drawing, by its steps. size: height, width. pictures: the steps whose pictures are shown.
 
     Of a diffusion model, the steps remove noise, each at one of the timesteps. num_frames: of a video; None
     for an image. The tensor `step.N.frames` is (2, h, w, C), of a video (2, frames, h, w, C): what step N is
@@ -602,7 +602,7 @@ class DrawOutcome(Schema):
 
     kind: Literal["draw"] = "draw"
     steps: int
-    settings: tuple[str, ...]
+    pictures: tuple[int, ...]
     size: tuple[int, int]
     attentions: tuple[DrawingAttention, ...]
     timesteps: tuple[float, ...] = ()

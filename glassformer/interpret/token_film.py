@@ -34,6 +34,7 @@ from glassformer.training.latents import LATENTS
 COUNTS = "codebook.counts"
 MAX_CANDIDATES = 12  # of a step, besides the chosen code
 CODEBOOK_PAGE, PICTURES_TOGETHER = 64, 16  # codes of a page, and pictures that are decoded together
+PICTURES = 8  # that are shown while the codes are chosen
 MAX_COUNTED = 1 << 24  # codes of training images
 
 
@@ -227,7 +228,7 @@ class TokenFilm(Film):
         counts, spec = count_codes(self.task.bundle), self.task.spec
         outcome = schema.DrawOutcome(
             steps=len(self),
-            settings=self.settings,
+            pictures=(*range(0, len(self), -(-len(self) // PICTURES)), len(self)),
             size=spec.autoencoder.input.image_size,
             attentions=tuple(self._attentions()),
             codes=schema.CodesInfo(
@@ -238,6 +239,11 @@ class TokenFilm(Film):
             ),
         )
         return outcome, {} if counts is None else {COUNTS: counts}
+
+    def names(self) -> Iterator[str]:
+        yield from super().names()
+        yield from (f"step.{len(self)}.{name}" for name in ("codes", "logprobs"))
+        yield from (f"codebook.{page}" for page in range(-(-self.num_codes // CODEBOOK_PAGE)))
 
     def _attentions(self) -> Iterator[schema.DrawingAttention]:
         """Describe every attention layer twice: from the patches to the words, and to the patches."""

@@ -150,8 +150,13 @@ def test_the_codebook_is_decoded_in_the_drawing(bundle: Bundle) -> None:
 def test_a_catalog_describes_and_traces_it(bundle: Bundle) -> None:
     info = describe_model(bundle, "mine")
     assert (info.kind, info.architecture, info.outline.stacks) == ("draw", "image-tokens", ())
-    outcome = schema.to_json(Catalog({"mine": bundle}).take("mine", info.example).info())["outcome"]
-    assert outcome["settings"] == ["seed", "guidance_scale", "temperature", "top_k", "top_p"]
+    trace = schema.to_json(Catalog({"mine": bundle}).take("mine", info.example).info())
+    outcome, defaults = (
+        trace["outcome"],
+        {"guidance_scale": 3.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0},
+    )
+    expected = {"text": info.example.text, "seed": 0, "start_step": 0, **defaults}
+    assert trace["input"] == expected
     assert (outcome["steps"], outcome["codes"]["grid"], outcome["codes"]["counts"]) == (16, [4, 4], None)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from glassformer.core.observe import Record
 from glassformer.errors import InvalidValueError
-from glassformer.interpret.film import SETTINGS, DenoisingFilm, Film
+from glassformer.interpret.film import DenoisingFilm, Film
 from glassformer.interpret.prepared_input import PreparedInput
 from glassformer.interpret.schema import Intervention, TokenSequence, TraceInput, TraceToken
 from glassformer.interpret.token_film import TokenFilm
@@ -18,6 +18,7 @@ from glassformer.processors.text import require_tokenizer
 from glassformer.tasks.declarations.draw_images import make_generator
 
 FILMS: dict[str, type[Film]] = {"diffusion model": DenoisingFilm, "image tokens model": TokenFilm}
+SETTINGS = ("seed", "num_inference_steps", "guidance_scale", "num_frames", "temperature", "top_k", "top_p")
 MAX_STEPS, MAX_FRAMES = 250, 1024
 _TEXTS = ("a red apple", "빨간 사과", "a cat with a hat", "모자를 쓴 고양이")
 

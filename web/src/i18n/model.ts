@@ -94,6 +94,10 @@ export default {
     en: 'A promptable segmenter: the image is encoded once. For each prompt, a small decoder lets the tokens of the prompt attend to the image and the image attend to the tokens, and returns three masks.',
     ko: '프롬프트로 분할하는 모델입니다. 이미지는 한 번만 인코딩합니다. 프롬프트를 줄 때마다 작은 디코더에서 프롬프트 토큰과 이미지가 서로를 참조해 마스크 세 개를 만듭니다.',
   },
+  'overview.shape.image-tokens': {
+    en: 'A decoder of image tokens: it chooses one code of a codebook after the other, and an autoencoder turns them into a picture.',
+    ko: '이미지 토큰 디코더: 코드북의 코드를 하나씩 고르고, 오토인코더가 그림으로 바꿉니다.',
+  },
   'overview.shape.diffusion': {
     en: 'A diffusion model: it starts from noise and removes a part of it in each step, guided by the prompt.',
     ko: '확산 모델: 노이즈에서 출발해, 프롬프트에 따라 단계마다 노이즈를 조금씩 제거합니다.',

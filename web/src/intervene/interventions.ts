@@ -99,6 +99,8 @@ export function said(trace: TraceInfo, change: Intervention): string {
     }
     case 'patch':
       return t('intervene.label.patch', { where: siteNamed(trace, change.name) });
+    case 'force_token':
+      return t('draw.forced', { code: change.token, step: change.step + 1 });
     case 'scale_positions':
       return t('intervene.label.positions', {
         stack: stackTitle(change.stack),

@@ -12,6 +12,7 @@ const FIELDS: Record<Intervention['kind'], string[]> = {
   scale_residual: ['name', 'position', 'scale'],
   scale_positions: ['stack', 'scale'],
   patch: ['name', 'source', 'head', 'position'],
+  force_token: ['step', 'token'],
 };
 const LARGEST = 1000; // the server's limit for the scale of a residual
 const FARTHEST = 64; // and for the factor of positions
@@ -83,6 +84,8 @@ function fits(given: unknown, trace: TraceInfo, stacks: StackInfo[]): given is I
         between(change.scale, 0, FARTHEST) &&
         change.scale !== 0
       );
+    case 'force_token': // of a drawing
+      return false;
   }
 }
 

@@ -58,6 +58,14 @@ export interface CheckpointInfo {
   loss: number | null;
 }
 
+/** The codes of a picture that is drawn code by code, row by row. grid: rows and columns. num_codes: size of the codebook. page: how many codes each tensor `codebook.N` (page, h, w, C) has, decoded in the middle of the picture. counts: name of the tensor (num_codes) of how often the training images of the run have each code; None if that is unknown. */
+export interface CodesInfo {
+  grid: [number, number];
+  num_codes: number;
+  page: number;
+  counts: string | null;
+}
+
 export interface CorpusAttention {
   name: string;
   heads: CorpusHead[];
@@ -127,22 +135,27 @@ export interface DifferenceInfo {
   residual: ResidualChange[];
 }
 
-/** A drawing, by its denoising steps, each at one of the timesteps. size: height, width. num_frames: of a video; None for an image. The tensor `step.N.frames` is (2, h, w, C), of a video (2, frames, h, w, C): what step N is given, and the clean image that it predicts; of the number of steps, the drawing, twice. `step.N.` before the names of an attention layer: at this step. modulation: name of the tensor (layers, 6, steps) of the norms of shift, scale and gate of attention, then of the feed-forward layer. */
+/** A drawing, by its steps. size: height, width. pictures: the steps whose pictures are shown. Of a diffusion model, the steps remove noise, each at one of the timesteps. num_frames: of a video; None for an image. The tensor `step.N.frames` is (2, h, w, C), of a video (2, frames, h, w, C): what step N is given, and the clean image that it predicts; of the number of steps, the drawing, twice. modulation: name of the tensor (layers, 6, steps) of the norms of shift, scale and gate of attention, then of the feed-forward layer. With codes, each step chooses one. `step.N.frames` is (1, h, w, C), the picture of N codes; the others are still zero. `step.N.codes` and `step.N.logprobs` are those chosen before step N, `step.N.probabilities` (num_codes) what its code is sampled from, `step.N.candidates` the most likely codes, and `step.N.patches` (candidates, h, w, C) what each would paint in its place of the drawing. `step.N.` before the names of an attention layer: at this step. */
 export interface DrawOutcome {
   kind: "draw";
-  timesteps: number[];
+  steps: number;
+  pictures: number[];
   size: [number, number];
-  num_frames: number | null;
   attentions: DrawingAttention[];
+  timesteps: number[];
+  num_frames: number | null;
   modulation: string | null;
+  codes: CodesInfo | null;
 }
 
-/** An attention layer of a denoiser. grid: rows and columns of its queries, in one frame. kind: "self" attends to patches of the same frame, "time" to the same patch of all frames, and "cross" to the prompt. The queries, and the keys but of "cross", are those of all frames. */
+/** An attention layer of a model that draws. grid: rows and columns of its patches, in one frame. kind: "self" attends to patches of the same frame, "time" to the same patch of all frames, and "cross" to the prompt; a decoder of codes, whose sequence has both words and patches, is listed as "cross" and as "self". The queries, and the keys but of "cross", are those of all frames. first_query: position of the first patch among the queries. first_key: of the first patch or word among the keys. */
 export interface DrawingAttention {
   name: string;
   kind: "self" | "time" | "cross";
   heads: number;
   grid: [number, number];
+  first_query: number;
+  first_key: number;
 }
 
 /** An embedding; the vector itself is the tensor `vector_name`. */
@@ -176,6 +189,13 @@ export interface FeedForwardUnitInfo {
 export interface FillOutcome {
   kind: "fill";
   masks: MaskPredictions[];
+}
+
+/** Give a drawing this code at a step, whatever was sampled; the random numbers of later steps stay. */
+export interface ForceToken {
+  kind: "force_token";
+  step: number;
+  token: number;
 }
 
 /** A forecast in the units of the columns. past: number of steps read. quantiles: predicted levels. */
@@ -324,7 +344,7 @@ export interface ModelInfo {
   id: string;
   name: string;
   family: string | null;
-  architecture: "encoder-decoder" | "encoder-only" | "decoder-only" | "two-tower" | "promptable" | "diffusion";
+  architecture: "encoder-decoder" | "encoder-only" | "decoder-only" | "two-tower" | "promptable" | "diffusion" | "image-tokens";
   kind: "translate" | "generate" | "caption" | "ask" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity" | "detect" | "segment" | "draw";
   parameters: number;
   bytes: number;
@@ -686,7 +706,7 @@ export interface TraceInfo {
   model: string;
   kind: "translate" | "generate" | "caption" | "ask" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity" | "detect" | "segment" | "draw";
   input: TraceInput;
-  interventions: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions | PatchActivation)[];
+  interventions: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions | PatchActivation | ForceToken)[];
   sequences: TokenSequence[];
   stages: Stage[];
   tensors: Record<string, number[]>;
@@ -699,7 +719,7 @@ export interface TraceInfo {
   unread: string[];
 }
 
-/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with two towers compares an image with a text. question, context: the input of a question-answering model; a question about an image has no context. points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image; by default its center. seed, num_inference_steps, guidance_scale, num_frames: of a drawing; its text is a prompt or a class. Interventions apply from start_step on. */
+/** The input of one trace; which fields are used depends on the kind of the model. text: the source, prompt or text. target: the target so far, as ids or text; without it, an encoder-decoder generates the target. image: a data: URL or base64. to: the target language. A model with two towers compares an image with a text. question, context: the input of a question-answering model; a question about an image has no context. points, background_points, box: what a promptable model segments, (x, y) and (x_min, y_min, x_max, y_max) in pixels of the image; by default its center. seed, num_inference_steps, guidance_scale, num_frames, temperature, top_k, top_p: of a drawing; its text is a prompt or a class. Interventions apply from start_step on. */
 export interface TraceInput {
   text?: string;
   target?: string | number[];
@@ -715,6 +735,9 @@ export interface TraceInput {
   num_inference_steps?: number;
   guidance_scale?: number;
   num_frames?: number;
+  temperature?: number;
+  top_k?: number;
+  top_p?: number;
   start_step?: number;
 }
 
@@ -735,8 +758,11 @@ export interface TraceRequest {
   num_inference_steps?: number | null;
   guidance_scale?: number | null;
   num_frames?: number | null;
+  temperature?: number | null;
+  top_k?: number | null;
+  top_p?: number | null;
   start_step?: number | null;
-  interventions?: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions | PatchActivation)[];
+  interventions?: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions | PatchActivation | ForceToken)[];
 }
 
 /** Columns of numbers; the last `holdout` values of each are hidden from the model. */

@@ -11,6 +11,17 @@ import { describe, PageError, type Problem } from './errors';
 import { ServerSource, type Source } from './source';
 import type { ModelInfo, RunInfo, TraceInfo, TraceInput } from './types';
 
+/** The URL parameters of a drawing, for both inputs, and the fields that they set. */
+export const DRAWN = [
+  ['seed', 'seed'],
+  ['steps', 'num_inference_steps'],
+  ['guidance', 'guidance_scale'],
+  ['frames', 'num_frames'],
+  ['temperature', 'temperature'],
+  ['top_k', 'top_k'],
+  ['top_p', 'top_p'],
+] as const;
+
 /** The URL parameters of the input; when one changes, the model runs again. */
 export const INPUT_PARAMS = [
   'in',
@@ -23,19 +34,8 @@ export const INPUT_PARAMS = [
   'pair',
   'points',
   'box',
-  'seed',
-  'steps',
-  'guidance',
-  'frames',
+  ...DRAWN.map(([name]) => name),
 ].flatMap((name) => [name, `${name}_b`]);
-
-/** The URL parameters of a drawing, for both inputs, and the fields that they set. */
-const DRAWN = [
-  ['seed', 'seed'],
-  ['steps', 'num_inference_steps'],
-  ['guidance', 'guidance_scale'],
-  ['frames', 'num_frames'],
-] as const;
 
 /** The first or second input of a comparison: the suffix of its URL parameters. */
 export type Side = '' | '_b';

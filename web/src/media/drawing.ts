@@ -4,6 +4,7 @@ import { pieceAt, toggled } from '../intervene/interventions';
 import { t } from '../lib/i18n.svelte';
 import { router } from '../lib/router.svelte';
 import { session } from '../lib/session.svelte';
+import type { Numbers } from '../lib/tensor';
 import type { DrawingAttention, DrawOutcome, Intervention, TraceInfo } from '../lib/types';
 import type { AttentionRow } from './AttentionThumbnails.svelte';
 
@@ -30,21 +31,36 @@ function placed(patch: number, from: [number, number], to: [number, number]): nu
 export const kindsOf = (trace: TraceInfo): DrawingAttention['kind'][] =>
   (['cross', 'self', 'time'] as const).filter((kind) => layersOf(trace, kind).length);
 
-const framesOf = (trace: TraceInfo): number => outcomeOf(trace).num_frames ?? 1;
-
-/** The patches of a frame, as a slice. */
-function patchesOf({ grid }: DrawingAttention, frame: number): string {
-  const count = grid[0] * grid[1];
-  return `${frame * count}:${(frame + 1) * count}`;
+/** words: the weights of the words, of the mean and every head; null for attention to patches or words alone. */
+export interface DrawingRow extends AttentionRow {
+  words: Numbers[] | null;
 }
 
+const framesOf = (trace: TraceInfo): number => outcomeOf(trace).num_frames ?? 1;
+
+/** A slice of `count` positions. */
+const slice = (first: number, count: number): string => `${first}:${first + count}`;
+
+/** How many patches of a frame have attended at a step: all, or of codes those that are chosen, and the next. */
+const attended = (trace: TraceInfo, { grid }: DrawingAttention, step: number): number =>
+  outcomeOf(trace).codes ? step + 1 : grid[0] * grid[1];
+
 /** The weights of a frame: of its patches to a word, of a patch to all, or of a patch from each frame to each. */
-function sliceOf(trace: TraceInfo, layer: DrawingAttention, at: number, frame: number): string {
-  const count = layer.grid[0] * layer.grid[1];
-  if (layer.kind === 'cross') return `${patchesOf(layer, frame)},${at}`;
-  if (layer.kind === 'self') return `${frame * count + at},${patchesOf(layer, frame)}`;
+function sliceOf(trace: TraceInfo, step: number, layer: DrawingAttention, at: number, frame: number): string {
+  const { grid, first_query, first_key } = layer;
+  const count = grid[0] * grid[1];
+  const start = first_query + frame * count;
+  if (layer.kind === 'cross') return `${slice(start, attended(trace, layer, step))},${at}`;
+  if (layer.kind === 'self') return `${start + at},${first_key ? ':' : slice(frame * count, count)}`;
   const through = `${at}:${framesOf(trace) * count}:${count}`;
   return `${through},${through}`;
+}
+
+/** Weights of all patches; those that are still to come have -1. */
+function padded(weights: Numbers, { grid }: DrawingAttention): Float32Array {
+  const all = new Float32Array(grid[0] * grid[1]).fill(-1);
+  all.set(weights);
+  return all;
 }
 
 /** The attention of a frame's patches to a word, or of one patch, in each layer: the mean and every head. */
@@ -54,17 +70,25 @@ export const attentionMaps = (
   layers: DrawingAttention[],
   at: number,
   frame: number,
-): Promise<AttentionRow[]> =>
+): Promise<DrawingRow[]> =>
   Promise.all(
     layers.map(async (layer, n) => {
       const place = layer.kind === 'cross' ? at : placed(at, layers[0].grid, layer.grid);
-      const slice = `0,:,${sliceOf(trace, layer, place, frame)}`;
-      const all = await session.source.tensor(trace.id, weightsOf(step, layer), { slice }); // (H, T), or (H, F, F)
+      const part = `0,:,${sliceOf(trace, step, layer, place, frame)}`;
+      const all = await session.source.tensor(trace.id, weightsOf(step, layer), { slice: part }); // (H, T), or (H, F, F)
+      const each = [all.mean(), ...Array.from({ length: layer.heads }, (_, h) => all.of(h))].map(({ data }) => data);
+      const { first_key } = layer;
+      const [mean, ...heads] = each.map((data) =>
+        layer.kind === 'time'
+          ? (data as Float32Array)
+          : padded(first_key ? data.subarray(first_key, first_key + place) : data, layer),
+      );
       return {
         name: layerLabel(layers, n),
         grid: layer.kind === 'time' ? [framesOf(trace), framesOf(trace)] : layer.grid,
-        mean: all.mean().data as Float32Array,
-        heads: Array.from({ length: layer.heads }, (_, h) => all.of(h).data as Float32Array),
+        mean,
+        heads,
+        words: first_key ? each.map((data) => data.subarray(0, first_key)) : null,
       };
     }),
   );
@@ -78,15 +102,22 @@ export async function wordMaps(
   of: { frame: number } | { word: number },
 ): Promise<Float32Array[]> {
   const words = trace.sequences[0].tokens.length;
-  const part = 'word' in of ? `:,${of.word}:${of.word + 1}` : `${patchesOf(layer, of.frame)},0:${words}`;
-  const slice = `0,${head === 'mean' ? ':' : head},${part}`;
-  const found = await session.source.tensor(trace.id, weightsOf(step, layer), { slice });
+  const count = attended(trace, layer, step);
+  const part =
+    'word' in of
+      ? `:,${slice(of.word, 1)}`
+      : `${slice(layer.first_query + of.frame * count, count)},${slice(0, words)}`;
+  const found = await session.source.tensor(trace.id, weightsOf(step, layer), {
+    slice: `0,${head === 'mean' ? ':' : head},${part}`,
+  });
   const { data, shape } = head === 'mean' ? found.mean() : found; // (T, S)
-  const size = layer.grid[0] * layer.grid[1];
   if ('word' in of)
-    return Array.from({ length: framesOf(trace) }, (_, n) => data.slice(n * size, (n + 1) * size) as Float32Array);
+    return Array.from({ length: framesOf(trace) }, (_, n) => data.slice(n * count, (n + 1) * count) as Float32Array);
   return Array.from({ length: words }, (_, word) =>
-    Float32Array.from({ length: size }, (_, patch) => data[patch * shape[1] + word]),
+    padded(
+      Float32Array.from({ length: count }, (_, patch) => data[patch * shape[1] + word]),
+      layer,
+    ),
   );
 }
 
@@ -107,9 +138,20 @@ export function toggle(change: Intervention, step: number): void {
   router.go({ params: { changes: none ? null : JSON.stringify(changes), from: none ? null : step } });
 }
 
+/** Give the other film this code at a step, instead of another one; null: the one that is sampled. */
+export function forceCode(step: number, code: number | null): void {
+  const others = changesOf(router.params.changes).filter((one) => one.kind !== 'force_token' || one.step !== step);
+  const changes: Intervention[] = code === null ? others : [...others, { kind: 'force_token', step, token: code }];
+  const none = changes.length === 0;
+  router.go({
+    params: { changes: none ? null : JSON.stringify(changes), from: none ? null : router.param('from', `${step}`) },
+  });
+}
+
 /** A change in words. */
 export function changeLabel(trace: TraceInfo, change: Intervention): string {
   if (change.kind === 'mask_token') return `“${pieceAt(trace, change.sequence, change.position)}”`;
+  if (change.kind === 'force_token') return t('draw.forced', { code: change.token, step: change.step + 1 });
   if (change.kind !== 'ablate_head') return change.kind;
   const found = outcomeOf(trace).attentions.find((one) => one.name === change.attention);
   const layers = layersOf(trace, found?.kind ?? 'self');

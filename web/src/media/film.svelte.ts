@@ -1,7 +1,7 @@
 // The pictures of a drawing, requested step by step; the server takes a step when its pictures are asked for.
 
 import { describe, type Problem } from '../lib/errors';
-import { extent, Tensor } from '../lib/tensor';
+import { extent, Tensor, type Numbers } from '../lib/tensor';
 import { session } from '../lib/session.svelte';
 import type { DrawOutcome, TraceInfo } from '../lib/types';
 import { pictureOf, type Picture } from './picture';
@@ -32,8 +32,15 @@ export class Frame {
   }
 }
 
+/** The codes of a picture, and the log-probability of each. */
+export interface Choices {
+  codes: Numbers;
+  logprobs: Numbers;
+}
+
 export class Film {
-  steps = $state.raw<Frame[][]>([]); // the frames of each step
+  steps = $state.raw<Frame[][]>([]); // the frames of each step with pictures
+  choices = $state.raw<Choices | null>(null); // null: not a film of codes, or not all of them are chosen
   running = $state(false);
   problem = $state.raw<Problem | null>(null);
   #request = 0;
@@ -44,8 +51,24 @@ export class Film {
     this.stop();
     this.#trace = trace;
     this.steps = [];
+    this.choices = null;
     this.problem = null;
     void this.resume();
+  }
+
+  get #outcome(): DrawOutcome | undefined {
+    return this.#trace?.outcome as DrawOutcome | undefined;
+  }
+
+  /** The last step that can be shown; -1 if there is none. */
+  get last(): number {
+    const shown = this.steps.length - 1; // read first, so that what depends on it follows
+    return this.#outcome?.pictures[shown] ?? -1;
+  }
+
+  /** The pictures of a step, or the last ones before it that are there; those of codes are uncovered step by step. */
+  at(step: number): Frame[] {
+    return (this.#outcome?.codes ? undefined : this.steps[step]) ?? this.steps[this.steps.length - 1];
   }
 
   /** Load the steps that are missing, one after another. */
@@ -53,15 +76,20 @@ export class Film {
     const trace = this.#trace;
     if (!trace || this.running) return;
     const request = ++this.#request;
-    const count = (trace.outcome as DrawOutcome).timesteps.length;
+    const { pictures, codes } = trace.outcome as DrawOutcome;
     this.running = true;
     this.problem = null;
     try {
-      for (let steps = this.steps; steps.length <= count;) {
-        const both = await session.source.tensor(trace.id, `step.${steps.length}.frames`);
+      const read = (step: number, name: string) => session.source.tensor(trace.id, `step.${step}.${name}`);
+      for (let steps = this.steps; steps.length < pictures.length;) {
+        const both = await read(pictures[steps.length], 'frames');
         if (request !== this.#request) return;
         steps = [...steps, framesOf(both, steps.at(-1))];
         this.steps = steps;
+      }
+      if (codes) {
+        const [chosen, logprobs] = await Promise.all(['codes', 'logprobs'].map((name) => read(this.last, name)));
+        if (request === this.#request) this.choices = { codes: chosen.data, logprobs: logprobs.data };
       }
     } catch (error) {
       if (request === this.#request) this.problem = describe(error);
@@ -76,7 +104,7 @@ export class Film {
 }
 
 function framesOf(both: Tensor, before: Frame[] | undefined): Frame[] {
-  const [given, clean] = [both.of(0), both.of(1)].map((x) =>
+  const [given, clean] = [both.of(0), both.of(both.shape[0] - 1)].map((x) =>
     x.shape.length === 4 ? Array.from({ length: x.shape[0] }, (_, n) => x.of(n)) : [x],
   );
   return clean.map((pixels, n) => new Frame(given[n], pixels, before?.[n]));
