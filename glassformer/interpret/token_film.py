@@ -102,8 +102,9 @@ class TokenFilm(Film):
         if not 0 <= count <= len(self):
             raise InvalidValueError("step", count, f"0 to {len(self)}")
         with self._lock:
-            while len(self.codes) < count:
+            while (chosen := len(self.codes)) < count:
                 next(self._steps, None)
+                assert len(self.codes) > chosen, "a step has failed before"
         return self.codes[:count]
 
     def forward(

@@ -53,6 +53,7 @@ def save_models(folder: Path) -> dict[str, Path]:
     bundles: dict[str, Bundle] = {name: models.tiny_bundle(family) for name, family in KINDS.items()}
     bundles["writer"] = models.tiny_bundle("gpt2", max_len=256)
     bundles |= {name: models.drawing_model(denoiser) for name, denoiser in DRAWERS.items()}
+    bundles["codes"] = models.image_tokens_model()
     bundles["labels"] = models.classifier()
     bundles["translator"].family = None  # the paper's model has no published layout
     folders = {name: glassformer.save(bundle, folder / name) for name, bundle in bundles.items()}

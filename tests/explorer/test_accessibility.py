@@ -50,6 +50,7 @@ VIEWS: list[tuple[str, str, dict[str, Any]]] = [
     (CAPTIONS, "decoding", {"n": 3}),
     ("classes", "model", {"in": "7", "steps": 3, "guidance_2": 3}),
     ("drawings", "model", {"in": "the cat sat", "steps": 3, "by": 1, "changes": HEAD_OFF, "from": 1}),
+    ("codes", "model", {"in": "the cat sat", "k": 6, "see": "self", "code": 3, "guidance_2": 1}),
     ("series", "model", {"at": "head"}),
     ("writer", "learning", {"run": "none"}),
 ]

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from pytest import approx
 from torch import Tensor
 
 from glassformer.bundle import Bundle
-from glassformer.interpret.schema import AblateHead, TraceInput
+from glassformer.interpret.schema import AblateHead, ForceToken, Intervention, TraceInput
 from glassformer.interpret.tensors import read_tensor
 from glassformer.interpret.trace import Trace, trace_model
+from glassformer.tasks.image_tokens import TokenImageGenerator
 from tests.explorer.browser_page import address, display_errors, number, numbers, wait_until_idle
 from tests.explorer.conftest import OpenPage
 
@@ -160,6 +162,110 @@ def test_frames_are_those_of_the_task(open_page: OpenPage, bundles: dict[str, Bu
         assert len(shown) == 3 and shown != other
         assert shown == [[*np.asarray(frame.convert("RGB")).flat] for frame in drawn]
         assert display_errors(page.locator("main")) == []
+
+
+SETTINGS: dict[str, Any] = {"seed": 3, "guidance_scale": 2.5, "temperature": 1.2, "top_k": 9, "top_p": 0.9}
+CODES = {"text": TEXT, **SETTINGS, "guidance": 2.5}
+ATTENTION, CELLS = "decoder.decoder.blocks.1.self_attn", 16  # of the model of 4 x 4 codes
+
+
+def codes_film(bundle: Bundle, *changes: Intervention, start_step: int | None = None) -> Trace:
+    return trace_model(bundle, TraceInput(text=TEXT, start_step=start_step, **SETTINGS), changes)
+
+
+def shown_picture(page: Page, name: str = "A") -> list[int]:
+    return pixels(page.locator(f'[data-film="{name}"] [data-picture=codes] img'))
+
+
+def test_the_codes_of_a_picture_match_the_library(open_page: OpenPage, bundles: dict[str, Bundle]) -> None:
+    """The picture, how unlikely its codes were, the candidates of a step, and what patches attended to."""
+    bundle, step = bundles["codes"], 6
+    expected = codes_film(bundle)
+    image = TokenImageGenerator(bundle, **SETTINGS)(TEXT).images[0]
+    with open_page(address("codes", **CODES, k=step, word=2, look=1, by=1)) as page:
+        page.locator("[data-picture=surprise]").wait_for()
+        wait_until_idle(page)
+        assert shown_picture(page) == [*np.asarray(image.convert("RGB")).flat]
+        probabilities = read_tensor(expected, f"step.{step}.probabilities").values
+        candidates = read_tensor(expected, f"step.{step}.candidates").values.tolist()
+        chosen = read_tensor(expected, f"step.{CELLS}.codes").values.tolist()
+        buttons = page.locator(f"[data-candidates='{step}'] [data-code]")
+        assert [int(str(one.get_attribute("data-code"))) for one in buttons.all()] == candidates
+        assert numbers(buttons.locator("[data-value]")) == approx(
+            probabilities[candidates].tolist(), abs=1e-6
+        )
+        assert page.locator("[data-code][aria-pressed=true]").get_attribute("data-code") == str(chosen[step])
+        patches = read_tensor(expected, f"step.{step}.patches").values
+        assert [pixels(one) for one in buttons.locator("img").all()] == patches.flatten(1).tolist()
+        words = len(expected.sequences[0])  # before the token that starts the image
+        weights = read_tensor(expected, f"step.{step}.{ATTENTION}.weights", "0,1").values  # (T, S)
+        assert point_at(page, step, 5, 4, 4) == approx(float(weights[words + 5, 2]), abs=1e-6)
+        page.evaluate(
+            "to => { location.hash = to }", address("codes", **CODES, k=step, see="self", look=1, by=1)
+        )
+        page.locator("[data-words-share]").wait_for()
+        wait_until_idle(page)
+        row = weights[words + step]
+        assert point_at(page, step, 4, 4, 4) == approx(float(row[words + 1 + 4]), abs=1e-6)
+        share = page.locator("[data-words-share]").get_attribute("data-words-share")
+        assert float(str(share)) == approx(float(row[: words + 1].sum()), abs=1e-5)
+        surprise = page.locator("[data-picture=surprise]")
+        surprise.get_by_role("slider").hover(position={"x": 5, "y": 5})
+        logprobs = read_tensor(expected, f"step.{CELLS}.logprobs").values
+        assert number(surprise.locator("[aria-live] [data-value]")) == approx(-float(logprobs[0]), abs=1e-6)
+        assert display_errors(page.locator("main")) == []
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_another_code_continues_in_a_second_film(
+    open_page: OpenPage, bundles: dict[str, Bundle], language: str
+) -> None:
+    bundle, step = bundles["codes"], 6
+    plain = codes_film(bundle)
+    candidates = read_tensor(plain, f"step.{step}.candidates").values.tolist()
+    own = int(read_tensor(plain, f"step.{CELLS}.codes", f"{step}").values)
+    other = next(code for code in candidates if code != own)
+    with open_page(address("codes", **CODES, k=step), language=language, width=390, height=844) as page:
+        for changes in (
+            [ForceToken(step=step, token=other)],
+            [ForceToken(step=step, token=other), AblateHead(attention=ATTENTION, head=1)],
+        ):
+            if len(changes) == 1:
+                page.locator(f"[data-candidates='{step}'] [data-code='{other}']").click()
+            else:
+                page.evaluate(
+                    "to => { location.hash = to }", page.url.partition("#")[2] + "&see=self&look=1&by=1"
+                )
+                page.locator("[data-switches] button").last.click()
+            page.locator('[data-film="B"] [data-picture=surprise]').wait_for()
+            wait_until_idle(page)
+            changed = codes_film(bundle, *changes, start_step=step)
+            drawing = read_tensor(changed, f"step.{CELLS}.frames", "0").values
+            assert shown_picture(page, "B") == drawing.flatten().tolist()
+            assert shown_picture(page, "B") != shown_picture(page, "A")
+        page.get_by_role("slider").first.press("ArrowLeft")
+        assert page.locator(".cover").count() and display_errors(page.locator("main")) == []
+        for _ in range(2):
+            page.locator("[data-changes] button").first.click()
+        expect(page.locator('[data-film="B"]')).to_have_count(0)
+
+
+def test_the_codebook_shows_what_a_picture_uses(open_page: OpenPage, bundles: dict[str, Bundle]) -> None:
+    expected = codes_film(bundles["codes"])
+    codes = read_tensor(expected, f"step.{CELLS}.codes").values.tolist()
+    with open_page(address("codes", **CODES)) as page:
+        sheet = page.locator("[data-figure=codebook] .sheet button")
+        sheet.last.wait_for()
+        wait_until_idle(page)
+        patches = read_tensor(expected, "codebook.0").values.flatten(1).tolist()
+        assert [pixels(one) for one in sheet.locator("img").all()] == patches
+        assert page.locator("[data-used]").get_attribute("data-used") == str(len(set(codes)))
+        often = max(set(codes), key=codes.count)
+        sheet.nth(often).click()
+        marks = page.locator("[data-film=A] [data-picture=codes] .mark")
+        expect(marks).to_have_count(codes.count(often))
+        page.locator("[data-picture=codes] [role=slider]").click(position={"x": 3, "y": 3})
+        expect(page.locator("[data-candidates='0']")).to_be_visible()  # a patch leads to its step
 
 
 def pixels(image: Locator) -> list[int]:

@@ -68,8 +68,8 @@ export default {
   'draw.switch_on': { en: 'Switch {name} on again', ko: '{name} 다시 켜기' },
   'draw.forced': { en: 'code {code} in step {step}', ko: '{step}단계에 코드 {code}' },
   'draw.words_share': {
-    en: '{share} of the attention goes to the prompt, {start} of it to the token that starts the image.',
-    ko: '어텐션의 {share}가 프롬프트로 가고, 그중 {start}는 이미지 시작 토큰으로 갑니다.',
+    en: '{share} of the attention goes to the prompt ({start} to the token that starts the image), the rest to earlier patches.',
+    ko: '어텐션의 {share}는 프롬프트로(이미지 시작 토큰으로 {start}), 나머지는 앞선 패치로 갑니다.',
   },
   'draw.candidates': { en: 'Candidates for code {step}: {place}', ko: '{step}번째 코드 후보: {place}' },
   'draw.candidates_note': {
