@@ -250,30 +250,43 @@ def describe_attentions(model: nn.Module, record: Record) -> tuple[schema.Attent
         stack = next((stack for stack in stacks if stack.path == path), None)
         if stack is None:  # of a head
             continue
-        module: Any = model.get_submodule(name)
         cross = name.endswith("cross_attn")
-        used = record.attention_contexts[name]
-        windows = used.windows
         attentions.append(
-            schema.AttentionInfo(
-                name=name,
+            describe_attention(
+                model,
+                record,
+                name,
                 stack=stack.name,
                 layer=int(place.split(".")[0]),
                 kind="cross" if cross else "self",
                 queries=stack.sequence,
                 keys=stacks[-2].sequence if cross else stack.sequence,
-                heads=module.num_heads,
-                kv_heads=module.num_kv_heads,
-                scale=used.scale,
-                head_dim=module.head_dim,
-                biased=used.bias is not None,
                 causal=not cross and bool(getattr(model.get_submodule(path), "causal", False)),
-                window=module.window,
-                windows=None if windows is None else schema.WindowInfo(**windows._asdict()),
-                bias_table=f"{name}.bias_table" if _has_bias_table(module, used.bias) else None,
             )
         )
     return tuple(attentions)
+
+
+def describe_attention(
+    model: nn.Module, record: Record, name: str, *, causal: bool = False, **place: Any
+) -> schema.AttentionInfo:
+    """Describe a recorded attention layer. place: its stack, layer and kind, its queries and keys."""
+    module: Any = model.get_submodule(name)
+    used = record.attention_contexts[name]
+    windows = used.windows
+    return schema.AttentionInfo(
+        name=name,
+        heads=module.num_heads,
+        kv_heads=module.num_kv_heads,
+        scale=used.scale,
+        head_dim=module.head_dim,
+        biased=used.bias is not None,
+        causal=causal,
+        window=module.window,
+        windows=None if windows is None else schema.WindowInfo(**windows._asdict()),
+        bias_table=f"{name}.bias_table" if _has_bias_table(module, used.bias) else None,
+        **place,
+    )
 
 
 def _has_bias_table(attention: Any, bias: Tensor | None) -> bool:

@@ -528,28 +528,19 @@ class DetectOutcome(Schema):
     probabilities: str
 
 
-class TwoWayAttention(Schema):
-    """Attention between prompt tokens and image; weights: name of the tensor (heads, queries, keys)."""
-
-    weights: str
-    layer: int
-    kind: Literal["tokens", "tokens_to_image", "image_to_tokens"]
-    heads: int
-
-
 class SegmentOutcome(Schema):
     """The masks of a prompt, in the order of the task `segment`.
 
     iou: their predicted IoU. masks: name of the tensor of their logits, (masks, rows, columns), which cover
-    the image. size: height, width of the image. attentions: in the order of the data flow; the cells of the
-    image have the grid of the sequence "image".
+    the image. size: height, width of the image. encoding_seconds: the time that encoding the image took;
+    almost 0 for one that was encoded before.
     """
 
     kind: Literal["segment"] = "segment"
     iou: tuple[float, ...]
     masks: str
     size: tuple[int, int]
-    attentions: tuple[TwoWayAttention, ...]
+    encoding_seconds: float
 
 
 class DrawingAttention(Schema):

@@ -167,9 +167,10 @@ def prompt_sequences(
     corners = ["[top left]", "[bottom right]"] if has_box else ["[no box]"]
     tokens = [TraceToken(piece=name, special=True) for name in names]
     tokens += [TraceToken(piece=name) for name in (*points, *corners)]
+    cells = [TraceToken(piece=f"{n // grid[1] + 1},{n % grid[1] + 1}") for n in range(grid[0] * grid[1])]
     return (
         TokenSequence(name="prompt", kind="prompts", tokens=tuple(tokens), prefix=len(names)),
-        TokenSequence(name="image", kind="patches", tokens=(), grid=grid),
+        TokenSequence(name="image", kind="patches", tokens=tuple(cells), grid=grid),
     )
 
 

@@ -19,7 +19,6 @@ from glassformer.core.observe import Record
 from glassformer.interpret import schema
 from glassformer.interpret.film import Film
 from glassformer.interpret.outline import (
-    describe_attentions,
     describe_stacks,
     describe_stages,
     residual_sites,
@@ -63,7 +62,7 @@ class Trace:
         return next(sequence for sequence in self.sequences if sequence.name == name)
 
     def attentions(self) -> tuple[schema.AttentionInfo, ...]:
-        return describe_attentions(self.bundle.model, self.record)
+        return view_of(self.bundle).attentions(self.record)
 
     def tensor(self, name: str) -> Tensor:
         """Return a recorded tensor; those of window attention in the order of the whole grid."""

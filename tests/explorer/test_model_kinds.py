@@ -175,10 +175,10 @@ def test_logit_lens_matches_the_library(
         assert sorted(entropies) == approx(sorted(layer["entropy"] for layer in expected["layers"]), abs=1e-5)
 
 
-@pytest.mark.parametrize("name", [RUN, "pictures"])
+@pytest.mark.parametrize("name", [RUN, "pictures", "prompts"])
 def test_head_roles_match_the_library(open_page: OpenPage, expected_trace: ExpectedTrace, name: str) -> None:
     expected = to_json(describe_heads(expected_trace(name)))["attentions"]
-    with open_page(address(name, "heads", **INPUTS[name])) as page:
+    with open_page(address(name, "heads", **INPUTS.get(name, {}))) as page:
         page.locator("[data-attention]").first.wait_for()
         for attention in expected:
             for head in attention["heads"]:
@@ -207,7 +207,7 @@ def test_labels_match_the_library(
 ) -> None:
     import base64
 
-    picture = tmp_path / "seven.png"
+    picture = tmp_path / "digit.png"
     example = to_json(expected_trace("pictures").info())["input"]["image"]
     picture.write_bytes(base64.b64decode(example.split(",", 1)[1]))
     answers = {
@@ -246,8 +246,8 @@ def test_windows_match_the_library(open_page: OpenPage, expected_trace: Expected
         below = trace.attentions()[2].name
         merged = trace.record.weights(below).shape[1]
         coarse = [trace.record.token_weights(below, head, 1 * 4 + 2)[0] for head in range(merged)]
-        mean = torch.stack(coarse).mean(0)
-        expected = [mean[1 * 4 + 2], mean.sum(), mean.max()]
+        sharpest = coarse[sharpest_head(torch.stack(coarse))]
+        expected = [sharpest[1 * 4 + 2], sharpest.sum(), sharpest.max()]
         assert numbers(figure.locator(".shares [data-value]")) == approx(list(map(float, expected)), abs=1e-6)
 
 
@@ -369,9 +369,36 @@ def test_detected_boxes_match_the_library(
         navigate(page, address(name, min=1, after=1, query=0), "[data-figure=detection] rect.none")
         assert figure.locator("rect.none").count() == scores.shape[1]
         assert number(figure.locator("p [data-value]")) == approx(float(scores[0, 0]), abs=1e-6)
-        assert page.locator("[data-figure=query-attention] .heads button").count() == sum(
-            one.heads + 1 for one in trace.attentions() if name == "detector" or one.kind == "cross"
-        )
+        layers = [one for one in trace.attentions() if name == "detector" or one.kind == "cross"]
+        heads = page.locator("[data-figure=query-attention] .heads")
+        assert heads.locator("button").count() == sum(one.heads + 1 for one in layers)
+        weights = trace.record.weights(layers[0].name)[0, :, trace.outcome.first_query]
+        grid = trace.sequences[0].grid or (0, 0)
+        patches = weights[:, trace.sequences[0].prefix :][:, : grid[0] * grid[1]]
+        pressed = heads.first.locator("button").evaluate_all("all => all.map(one => one.ariaPressed)")
+        assert pressed.index("true") == 1 + sharpest_head(patches)  # the mean of all heads is first
+
+
+@pytest.mark.parametrize(
+    ("name", "attention"), [("detector", "encoder.blocks.0.self_attn"), ("prompts", "decoder.final_attn")]
+)
+def test_a_head_is_switched_off_on_the_image(
+    open_page: OpenPage, expected_trace: ExpectedTrace, name: str, attention: str
+) -> None:
+    changes = [{"kind": "ablate_head", "attention": attention, "head": 1}]
+    with open_page(address(name, "change")) as page:
+        page.locator(f'[data-head="{attention}.1"]').click()
+        shown = page.locator("[data-figure=outcome-changed]")
+        shown.wait_for()
+        wait_until_idle(page)
+        for side, outcome in (
+            ("before", expected_trace(name)),
+            ("after", expected_trace(name, changes=changes)),
+        ):
+            values = numbers(shown.locator(f"[data-side={side}] [data-value]"))
+            kind = outcome.outcome
+            expected = kind.iou[:1] if name == "prompts" else [one.score for one in kind.objects]
+            assert values == approx(list(expected), abs=1e-5)
 
 
 def test_clicks_segment_the_image(open_page: OpenPage, expected_trace: ExpectedTrace) -> None:
@@ -390,7 +417,7 @@ def test_clicks_segment_the_image(open_page: OpenPage, expected_trace: ExpectedT
         page.locator("circle.background").first.wait_for()
         wait_until_idle(page)
         assert surface.locator("circle.object").count() == surface.locator("circle.background").count() == 1
-        prompt = {"points": [[80.0, 120.0]], "background_points": [[240.0, 60.0]]}
+        prompt = {"points": [[32.0, 64.0]], "background_points": [[96.0, 32.0]]}
         outcome = expected_trace("prompts", **prompt).outcome
         assert numbers(figure.locator("[data-value]")) == approx(
             outcome.iou, abs=0.02
@@ -407,6 +434,11 @@ def test_clicks_segment_the_image(open_page: OpenPage, expected_trace: ExpectedT
         page.mouse.click(box["x"] + 200, box["y"] + 20)
         assert surface.locator("rect.box").count() == surface.locator("circle.background").count() == 1
         wait_until_idle(page)
+
+
+def sharpest_head(weights: torch.Tensor) -> int:
+    """The head that the page opens at first, for weights (H, S) of one query on the patches."""
+    return int(weights.square().sum(-1).argmax())
 
 
 def test_captions_match_the_library(
@@ -434,7 +466,7 @@ def test_captions_match_the_library(
         tokens.nth(word).click()
         for layer, head in ((1, None), (0, 2)):
             weights = trace.record.weights(crosses[layer].name)[0, :, start + word - 1]
-            row = weights.mean(0) if head is None else weights[head]
+            row = weights[sharpest_head(weights[:, 1:]) if head is None else head]
             patch = int(row[1:].argmax())
             figure = page.locator("[data-figure=decoding-looking]")
             grid = figure.locator("[role=slider]")
@@ -451,7 +483,7 @@ def test_a_caption_grows_over_its_image(open_page: OpenPage, expected_trace: Exp
     trace = expected_trace(CAPTIONS)
     with open_page(address(CAPTIONS, "decoding", n=2)) as page:
         assert page.locator("[data-written]").get_attribute("data-written") == "A red"
-        assert page.locator("[data-figure=decoding-looking] img").count() == 1
+        assert page.locator("[data-figure=decoding-looking] canvas").count() == 1
         navigate(page, address(CAPTIONS, "decoding", out=""), "[data-figure=decoding-next] [data-key]")
         page.get_by_role("button", name="Play", exact=True).click()
         page.wait_for_selector("[data-ended=end]")

@@ -25,7 +25,7 @@ from glassformer.interpret.occlusion import background
 from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.interpret.tensors import read_tensor
 from glassformer.interpret.trace import Trace
-from glassformer.interpret.views.images import scene as drawn_scene
+from glassformer.interpret.views.images import shipped_example
 from glassformer.tasks.image_to_text import Captioner
 from glassformer.verify.inputs import perturb_parameters
 from tests.interpret.models import VOCABULARY, picture, tiny_bundle, trace_of, url, wordpieces
@@ -112,7 +112,7 @@ def test_occlusion_equals_forwards_of_covered_images(pocket: Pipeline, trace: Tr
 
 
 def test_the_sentence_without_a_head_is_that_of_a_model_without_it(pocket: Pipeline) -> None:
-    scene = drawn_scene()
+    scene = shipped_example("pocket-detector").image or ""
     other = copy.deepcopy(pocket.model)
     attention: Any = other.get_submodule(HEAD["attention"])
     with torch.no_grad():

@@ -51,7 +51,7 @@ def test_trace_has_both_towers(family: str) -> None:
         bundle, example_values(bundle), [{"kind": "ablate_head", "attention": head, "head": 0}]
     )
     assert changed.outcome.cosine != trace.outcome.cosine
-    assert len({example.text for example in example_inputs(bundle)}) == 3
+    assert len({(one.text, one.image) for one in example_inputs(bundle)}) == 6
     for name in ("image", "text"):
         with pytest.raises(MissingValueError) as raised:
             trace_of(bundle, {k: v for k, v in example_values(bundle).items() if k != name})

@@ -19,7 +19,7 @@ from glassformer.interpret import schema
 from glassformer.interpret.film import Film
 from glassformer.interpret.generated_text import GenerationInput
 from glassformer.interpret.interventions import IntervenedForward
-from glassformer.interpret.outline import describe_stacks
+from glassformer.interpret.outline import describe_attentions, describe_stacks
 from glassformer.interpret.patching import resolve_patches
 from glassformer.interpret.prepared_input import PreparedInput
 from glassformer.interpret.readout import HeadReadout, head_readout
@@ -94,6 +94,10 @@ class View:
     def outcome(self, prepared: PreparedInput, record: Record) -> Result:
         """Return what the task reports, and the tensors that it refers to by name."""
         raise NotImplementedError
+
+    def attentions(self, record: Record) -> tuple[schema.AttentionInfo, ...]:
+        """Describe the recorded attention layers, in the order of the data flow."""
+        return describe_attentions(self.bundle.model, record)
 
     def generation(self, input: schema.TraceInput, **options: Unpack[GenerationOptions]) -> GenerationInput:
         """Return how the model generates a text from an input."""

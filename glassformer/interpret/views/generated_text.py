@@ -35,7 +35,7 @@ from glassformer.interpret.tokens import (
     tokens_of,
 )
 from glassformer.interpret.views.base import OutputUnit, Result, View
-from glassformer.interpret.views.images import prepare_image, scene
+from glassformer.interpret.views.images import prepare_image, shipped_example
 from glassformer.processors.text import require_tokenizer, select_tokens
 from glassformer.tasks.image_to_text import Captioner
 from glassformer.tasks.text_generation import (
@@ -199,7 +199,8 @@ class CaptionView(EncoderDecoderView):
 
     def example(self) -> TraceInput:
         languages = self.languages() or (None,)
-        return TraceInput(image=scene(), to="en" if "en" in languages else languages[0])
+        to = "en" if "en" in languages else languages[0]
+        return replace(shipped_example("pocket-captioner"), to=to)
 
 
 class GenerateView(View):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +25,8 @@ from glassformer.core.vision.heads import box_corners
 from glassformer.data.image_files import decode_base64
 from glassformer.errors import UnsupportedError
 from glassformer.interpret import schema
-from glassformer.interpret.outline import describe_stacks
+from glassformer.interpret.interventions import IntervenedForward
+from glassformer.interpret.outline import describe_attention, describe_stacks
 from glassformer.interpret.prepared_input import PreparedInput
 from glassformer.interpret.readout import HeadReadout
 from glassformer.interpret.schema import Intervention, Kind, TokenSequence, TraceInput
@@ -35,16 +37,18 @@ from glassformer.interpret.tokens import (
     prompt_sequences,
 )
 from glassformer.interpret.views.base import OutputUnit, Result, View, ViewRun
+from glassformer.pretrained import resolve_name
 from glassformer.processors.image import VisionProcessor
 from glassformer.tasks.classification import label_names
 from glassformer.tasks.segmentation import PromptSegmenter, SegmentationPrompt
 
 MIN_SCORE = 0.5  # of the objects in an outcome
-_KINDS: dict[str, Any] = {
-    "self_attn": "tokens",
-    "cross_attn": "tokens_to_image",
-    "image_attn": "image_to_tokens",
-    "final_attn": "tokens_to_image",
+# the sequences that attend and are attended to, by the attention layers of a two-way decoder
+_TWO_WAY = {
+    "self_attn": ("prompt", "prompt"),
+    "cross_attn": ("prompt", "image"),
+    "image_attn": ("image", "prompt"),
+    "final_attn": ("prompt", "image"),
 }
 
 
@@ -124,62 +128,50 @@ class DetectView(View):
         return outcome, {"detect.boxes": boxes, "detect.probabilities": probabilities.cpu()}
 
     def example(self) -> TraceInput:
-        return TraceInput(image=scene())
+        return shipped_example("pocket-detector")
 
 
 class SegmentView(View):
     """A promptable segmenter, with the two-way attention between prompt tokens and image.
 
-    The image is encoded once; its embedding is kept in the self.bundle, so that another prompt only runs the
-    decoder.
+    The image is encoded once; its embedding is kept in the bundle, so that another prompt, or a change of the
+    decoder, only runs the decoder.
     """
 
     kind, needs = "segment", ("image",)
 
     @torch.inference_mode()
     def run(self, input: TraceInput, interventions: Sequence[Intervention]) -> ViewRun:
-        """Return masks (M, h, w) and attention weights (H, T, T), (H, T, S) or (H, S, T).
+        """Return masks (M, h, w) and attention weights (1, H, T, T), (1, H, T, S) or (1, H, S, T).
 
         Without points and box, the prompt is the center of the image. Cells and masks are those of the image
         without its padding.
         """
-        if interventions:
-            raise UnsupportedError(self.bundle.display_name, "interventions")
-        start = time.perf_counter()
         spec: Any = self.bundle.spec
+        edit = IntervenedForward(self.bundle.model, {}, interventions).edit
+        start = time.perf_counter()
         task = PromptSegmenter(
             self.bundle, prompts=[SegmentationPrompt(points=[(0, 0)])], multimask_output=True
         )
         image = task.encode(decode_base64(input.image or ""))
+        encoded = time.perf_counter()
         if not (input.points or input.background_points or input.box):
             height, width = image.size
             input = replace(input, points=((width / 2, height / 2),))
         prompt = SegmentationPrompt(
             points=input.points or (), background_points=input.background_points or (), box=input.box
         )
-        observer = Observer(("decoder.*.q", "decoder.*.k"))
+        observer = Observer(("decoder.*.q", "decoder.*.k"), edit)
         output = task.decode(image, prompt, observer)
+        if unused := observer.unused_edits():
+            hint = "an image is encoded once, so only the decoder can be changed"
+            raise UnsupportedError(self.bundle.display_name, f"changes of {unused[0]}", hint=hint)
         record, padded_grid = observer.record, image.embedding.shape[-2:]
         grid = task.unpadded(padded_grid, image)
-        tensors: dict[str, Tensor] = {}
-        attentions = []
-        for name in record.attentions():
-            path, _, last = name.rpartition(".")
-            kind = _KINDS[last]
-            weights = record.weights(name)[0].float()  # (H, T, S)
-            if kind == "tokens_to_image":
-                weights = weights.unflatten(-1, padded_grid)[..., : grid[0], : grid[1]].flatten(-2)
-            if kind == "image_to_tokens":
-                weights = weights.unflatten(1, padded_grid)[:, : grid[0], : grid[1]].flatten(1, 2)
-            tensors[f"{name}.weights"] = weights
-            layer = int(path.rpartition(".")[2]) if ".blocks." in name else spec.decoder.num_layers
-            attentions.append(
-                schema.TwoWayAttention(weights=f"{name}.weights", layer=layer, kind=kind, heads=len(weights))
-            )
+        _remove_padding(record, padded_grid, grid)
         masks, iou = output.masks[0, 0].float(), output.iou[0, 0].float()
         order = task.rank(output, image, prompt)
         rows, columns = task.unpadded(masks.shape[-2:], image)
-        tensors["segment.masks"] = masks[order, :rows, :columns]
         labels = [1] * len(prompt.points) + [0] * len(prompt.background_points)
         prepared = PreparedInput(
             kind=self.kind,
@@ -188,54 +180,84 @@ class SegmentView(View):
             inputs={},
             size=image.size,
         )
-        scores = tuple(iou[order].tolist())
         outcome = schema.SegmentOutcome(
-            iou=scores, masks="segment.masks", size=image.size, attentions=tuple(attentions)
+            iou=tuple(iou.clamp(0, 1)[order].tolist()),  # the prediction may exceed 1
+            masks="segment.masks",
+            size=image.size,
+            encoding_seconds=encoded - start,
         )
-        return ViewRun(prepared, Record(), outcome, tensors, time.perf_counter() - start)
+        tensors = {"segment.masks": masks[order, :rows, :columns]}
+        return ViewRun(prepared, record, outcome, tensors, time.perf_counter() - start)
+
+    def attentions(self, record: Record) -> tuple[schema.AttentionInfo, ...]:
+        stack: Any = self.bundle.spec.decoder
+        infos = []
+        for name in record.attentions():
+            path, _, last = name.rpartition(".")
+            queries, keys = _TWO_WAY[last]
+            infos.append(
+                describe_attention(
+                    self.bundle.model,
+                    record,
+                    name,
+                    stack="decoder" if queries == "prompt" else "cells",
+                    layer=int(path.rpartition(".")[2]) if ".blocks." in name else stack.num_layers,
+                    kind="self" if queries == keys else "cross",
+                    queries=queries,
+                    keys=keys,
+                )
+            )
+        return tuple(infos)
 
     def example(self) -> TraceInput:
-        return TraceInput(image=scene(), points=((84.0, 92.0),))
+        return replace(shipped_example("pocket-detector"), points=((21.0, 92.0),))
+
+
+def _remove_padding(record: Record, padded: Sequence[int], grid: Sequence[int]) -> None:
+    """Replace queries and keys of image cells, and the weights, by those without the padded cells."""
+
+    def crop(x: Tensor, dim: int) -> Tensor:
+        cells = x.unflatten(dim, tuple(padded))
+        return cells.narrow(dim, 0, grid[0]).narrow(dim + 1, 0, grid[1]).flatten(dim, dim + 1)
+
+    for name in record.attentions():
+        weights = record.weights(name)  # (1, H, T, S)
+        for side, dim in zip(_TWO_WAY[name.rpartition(".")[2]], ("q", "k"), strict=True):
+            if side == "image":
+                record.tensors[f"{name}.{dim}"] = crop(record[f"{name}.{dim}"], 2)
+                weights = crop(weights, 2 if dim == "q" else 3)
+        record.tensors[f"{name}.weights"] = weights.float()
+
+
+# a 4 that is nearly a 9, as pen strokes in shares of the image; after a digit of the MNIST test set
+_STROKES = (
+    *(((0.52, 0.25), (0.50, 0.25), (0.46, 0.33), (0.39, 0.43), (0.34, 0.52)),),
+    *(((0.34, 0.52), (0.37, 0.57), (0.46, 0.57), (0.56, 0.54), (0.655, 0.50)),),
+    *(((0.56, 0.27), (0.60, 0.31), (0.61, 0.39), (0.61, 0.49), (0.57, 0.61)),),
+    *(((0.57, 0.61), (0.54, 0.71), (0.49, 0.82), (0.50, 0.89)),),
+)
 
 
 def drawing(bundle: Bundle) -> str:
-    """Draw a light four that is nearly a nine on a dark background; return it as a data: URL."""
+    """Draw a handwritten 4 with light ink on a dark background; return it as a data: URL."""
     from PIL import Image, ImageDraw
 
     read: Any = getattr(bundle.spec, "input", None)
-    height, width = read.image_size
-    side, fine = min(height, width), 8  # drawn larger and scaled down, for soft edges
-    image = Image.new("L", (width * fine, height * fine), 0)
-    arm = (*_curve((0.48, 0.24), (0.42, 0.26), (0.3, 0.4), (0.36, 0.5)),)
-    arm += (*_curve((0.36, 0.5), (0.42, 0.58), (0.56, 0.54), (0.64, 0.46)),)
-    stem = _curve((0.66, 0.24), (0.64, 0.45), (0.6, 0.65), (0.56, 0.82))
-    pen = side * fine * 0.043
-    for stroke in (arm, stem):
-        for x, y in ((x * width * fine, y * height * fine) for x, y in stroke):
-            ImageDraw.Draw(image).ellipse((x - pen, y - pen, x + pen, y + pen), fill=255)
-    return data_url(image.resize((width, height), Image.Resampling.LANCZOS))
+    height, width = (8 * side for side in read.image_size)
+    image = Image.new("L", (width, height), 0)
+    pen, draw = round(0.043 * min(height, width)), ImageDraw.Draw(image)  # half of the width of a line
+    for stroke in _STROKES:
+        points = [(x * width, y * height) for x, y in stroke]
+        draw.line(points, fill=255, width=2 * pen)
+        for x, y in points:
+            draw.ellipse((x - pen, y - pen, x + pen, y + pen), fill=255)
+    return data_url(image.resize(read.image_size[::-1], Image.Resampling.BOX))
 
 
-def _curve(*points: tuple[float, float]) -> list[tuple[float, float]]:
-    """Return points on the Bezier curve with four control points."""
-    curve = []
-    for t in (n / 60 for n in range(61)):
-        factors = ((1 - t) ** 3, 3 * (1 - t) ** 2 * t, 3 * (1 - t) * t**2, t**3)
-        x, y = (sum(f * p[axis] for f, p in zip(factors, points, strict=True)) for axis in (0, 1))
-        curve.append((x, y))
-    return curve
-
-
-def scene() -> str:
-    """Draw a circle, a square and a triangle into one image; return it as a data: URL."""
-    from PIL import Image, ImageDraw
-
-    image = Image.new("RGB", (320, 240), "#dfe7ef")
-    draw = ImageDraw.Draw(image)
-    draw.ellipse((32, 40, 136, 144), fill="#d7263d")
-    draw.rectangle((180, 30, 290, 120), fill="#1b7fbd")
-    draw.polygon([(210, 140), (140, 226), (286, 226)], fill="#2e933c")
-    return data_url(image)
+def shipped_example(name: str) -> TraceInput:
+    """Return the example of a shipped model."""
+    job = json.loads((resolve_name(name) / "job.json").read_text(encoding="utf-8"))
+    return TraceInput.from_json(job["example"])
 
 
 def data_url(image: Any) -> str:

@@ -25,7 +25,7 @@ from glassformer.interpret.tokens import (
     tokens_of,
 )
 from glassformer.interpret.views.base import Result, View
-from glassformer.interpret.views.images import data_url, drawing, prepare_image, scene
+from glassformer.interpret.views.images import data_url, drawing, prepare_image, shipped_example
 from glassformer.interpret.views.series import prepare_series, waves
 from glassformer.interpret.views.texts import prepare_text
 from glassformer.processors.image import FixedSizeVisionProcessor, reads_images
@@ -40,7 +40,13 @@ _REVIEWS = (
     "정말 재미있는 영화였어요! 배우들의 연기도 훌륭했습니다.",
 )
 
-_QUESTIONS = ("what color is the circle?", "원은 무슨 색인가요?")
+# pairs that share a color or a shape, and two with the same words
+_SHAPES = (
+    *("a red circle", "a red square", "a blue circle", "a blue square"),
+    *("a red circle and a blue square", "a blue circle and a red square"),
+)
+
+_KOREAN_QUESTION = "원은 무슨 색인가요?"
 
 
 class SampleView(View):
@@ -123,12 +129,12 @@ class AskView(ClassifyView):
         return {"inputs": replace(prepared.repeated(len(images))["inputs"], images=images)}
 
     def example(self) -> TraceInput:
-        return TraceInput(image=scene(), question=_QUESTIONS[0])
+        return shipped_example("pocket-vqa")
 
     def examples(self, first: TraceInput) -> Sequence[TraceInput]:
         """Return a Korean question, for a model with Korean answers."""
         is_korean = any("가" <= answer[0] <= "힣" for answer in self.bundle.job.classes or ())
-        return [replace(first, question=_QUESTIONS[1])] if is_korean else []
+        return [replace(first, question=_KOREAN_QUESTION)] if is_korean else []
 
 
 class EmbedView(SampleView):
@@ -196,21 +202,18 @@ class SimilarityView(View):
 
 
 def _shapes() -> list[TraceInput]:
-    """Draw three shapes; return each with a text that describes it."""
+    """Draw each of the texts about shapes; return the images with their texts."""
     from PIL import Image, ImageDraw
 
-    side, inputs = 96, []
-    for color, name in (("red", "circle"), ("blue", "square"), ("green", "triangle")):
-        image = Image.new("RGB", (side, side), "white")
-        draw, box = ImageDraw.Draw(image), (side // 5, side // 5, side * 4 // 5, side * 4 // 5)
-        match name:
-            case "circle":
-                draw.ellipse(box, fill=color)
-            case "square":
-                draw.rectangle(box, fill=color)
-            case _:
-                draw.polygon([(side // 2, box[1]), (box[0], box[3]), (box[2], box[3])], fill=color)
-        inputs.append(TraceInput(image=data_url(image), text=f"a {color} {name}"))
+    inputs = []
+    for text in _SHAPES:
+        image, parts = Image.new("RGB", (96, 96), "white"), text.split(" and ")
+        draw, side = ImageDraw.Draw(image), 56 if len(parts) == 1 else 40
+        for n, part in enumerate(parts):
+            _, color, name = part.split()
+            x, y = (2 * n + 1) * 48 // len(parts) - side // 2, 48 - side // 2
+            (draw.ellipse if name == "circle" else draw.rectangle)((x, y, x + side, y + side), fill=color)
+        inputs.append(TraceInput(image=data_url(image), text=text))
     return inputs
 
 

@@ -8,6 +8,7 @@ export default {
   'heads.encoder_self': { en: 'Encoder self-attention', ko: '인코더 셀프 어텐션' },
   'heads.decoder_self': { en: 'Decoder self-attention', ko: '디코더 셀프 어텐션' },
   'heads.decoder_cross': { en: 'Cross-attention', ko: '크로스 어텐션' },
+  'heads.cells_cross': { en: 'Image cells to tokens', ko: '이미지 칸 → 토큰' },
   'heads.encoder_cross': { en: 'Cross-attention', ko: '크로스 어텐션' },
   'heads.layer': { en: 'Layer {layer}', ko: '레이어 {layer}' },
   'heads.which': { en: 'Displayed attention', ko: '표시할 어텐션' },

@@ -14,13 +14,13 @@ export default {
 
   'image.title': { en: 'Attention of a patch', ko: '패치의 어텐션' },
   'image.note': {
-    en: 'The model splits the image into {count} patches of {high} × {wide} pixels. Select one to see which patches it attends to. The darkest color is its highest weight, but at least three times uniform attention.',
-    ko: '모델은 이미지를 {high} × {wide} 픽셀 패치 {count}개로 나눕니다. 패치를 고르면 그 패치가 참조하는 곳이 칠해집니다. 가장 짙은 색은 가중치의 최댓값이며, 적어도 균등할 때의 세 배에 해당합니다.',
+    en: 'The model splits the image into {count} patches of {high} × {wide} pixels. Select one to see which patches it attends to. The brightest patch has the highest weight; full light is at least three times uniform attention.',
+    ko: '모델은 이미지를 {high} × {wide} 픽셀 패치 {count}개로 나눕니다. 패치를 고르면 그 패치가 참조하는 곳이 밝아집니다. 가장 밝은 패치의 가중치가 가장 크며, 가장 밝은 빛은 적어도 균등할 때의 세 배에 해당합니다.',
   },
   'image.outside': { en: 'outside of the window', ko: '윈도우 밖' },
   'image.windows': {
-    en: 'Window attention: patches attend within windows of {size} × {size} patches (yellow lines){shift}. Patches outside of the selected one’s window are grey.',
-    ko: '윈도우 어텐션: {size} × {size} 패치 윈도우(노란 선){shift} 안에서만 서로 참조합니다. 선택한 패치의 윈도우 밖은 회색입니다.',
+    en: 'Window attention: patches attend within windows of {size} × {size} patches (yellow lines){shift}. Patches outside of the selected one’s window are dark, and each thumbnail shows only its window.',
+    ko: '윈도우 어텐션: {size} × {size} 패치 윈도우(노란 선){shift} 안에서만 서로 참조합니다. 선택한 패치의 윈도우 밖은 어둡고, 작은 그림은 그 윈도우만 보여 줍니다.',
   },
   'image.shifted': { en: ', shifted by {shift} patches', ko: '({shift}패치 이동)' },
   'image.stages': { en: 'Stages', ko: '스테이지' },
@@ -46,8 +46,8 @@ export default {
   'image.shares': { en: 'Attention distribution', ko: '어텐션 분포' },
   'image.heads': { en: 'All layers and heads for this query', ko: '이 쿼리에 대한 모든 레이어와 헤드' },
   'image.heads_note': {
-    en: 'Each thumbnail is one head with its own color scale. Click one to enlarge it.',
-    ko: '그림 하나가 헤드 하나이며, 색의 범위는 헤드마다 다릅니다. 누르면 크게 볼 수 있습니다.',
+    en: 'First the mean of all heads, then each head, lit where the query attends to; each has its own scale. The sharpest head is open at first. Select one to enlarge it.',
+    ko: '맨 앞은 모든 헤드의 평균이고 그다음은 헤드별입니다. 쿼리가 참조하는 곳이 밝으며, 밝기의 범위는 그림마다 다릅니다. 처음에는 가장 뚜렷한 헤드가 열려 있고, 누르면 크게 볼 수 있습니다.',
   },
   'image.classes': { en: 'Predicted classes', ko: '예측한 클래스' },
   'image.classes_note': {
@@ -104,8 +104,8 @@ export default {
   'detect.shift': { en: 'Shift', ko: '이동' },
   'detect.attention': { en: 'Attention of query {n} to the image', ko: '쿼리 {n}의 이미지 어텐션' },
   'detect.attention_note': {
-    en: 'First the mean of all heads, then each head. Select one to see it in the large image.',
-    ko: '맨 앞은 모든 헤드의 평균이고, 그다음은 헤드별입니다. 하나를 고르면 큰 이미지에 나타납니다.',
+    en: 'The light follows the layer of the boxes. First the mean of all heads, then each head; the sharpest is open at first. Select one to see it in the large image.',
+    ko: '빛은 상자를 읽는 레이어를 따라갑니다. 맨 앞은 모든 헤드의 평균이고, 그다음은 헤드별이며, 처음에는 가장 뚜렷한 헤드가 열려 있습니다. 하나를 고르면 큰 이미지에 나타납니다.',
   },
 
   'segment.title': { en: 'Click to segment', ko: '클릭해서 분할하기' },
@@ -125,17 +125,16 @@ export default {
   'segment.points': { en: 'the object', ko: '물체' },
   'segment.background_points': { en: 'background', ko: '배경' },
   'segment.clear': { en: 'Clear the prompt', ko: '프롬프트 지우기' },
-  'segment.time': { en: 'Computed in {seconds} s', ko: '계산 시간 {seconds}초' },
   'segment.masks': { en: 'Three masks', ko: '마스크 세 개' },
   'segment.masks_note': {
-    en: 'One click may mean a part, the whole or a group, so the model proposes three masks and predicts the IoU of each with the true mask. The best is first.',
-    ko: '클릭 한 번은 부분, 전체, 묶음 중 무엇이든 뜻할 수 있습니다. 그래서 모델은 마스크 세 개를 제안하고 실제 마스크와의 IoU를 각각 예측합니다. 가장 좋은 것이 먼저입니다.',
+    en: 'One click may mean a part, the whole or a group, so the model proposes three masks and predicts the IoU of each with the true mask. The best is first; masks rated far below it are faded.',
+    ko: '클릭 한 번은 부분, 전체, 묶음 중 무엇이든 뜻할 수 있습니다. 그래서 모델은 마스크 세 개를 제안하고 실제 마스크와의 IoU를 각각 예측합니다. 가장 좋은 것이 먼저이고, 예측이 훨씬 낮은 마스크는 흐리게 표시합니다.',
   },
   'segment.mask_n': { en: 'Mask {n}, predicted IoU {iou}', ko: '마스크 {n}, 예측 IoU {iou}' },
   'segment.to_image': { en: 'Tokens attend to the image', ko: '토큰이 이미지를 참조' },
   'segment.to_image_note': {
-    en: 'The tokens of the decoder: one for the IoU, four for masks (mask 0 is for prompts of several points), then the points and corners of the prompt. Each heat map is the attention of the selected token: the mean of the heads, then each head.',
-    ko: '디코더의 토큰은 IoU용 하나와 마스크용 넷(마스크 0은 점이 여러 개일 때 사용), 그리고 프롬프트의 점과 상자 모서리입니다. 히트맵은 선택한 토큰의 어텐션으로, 헤드의 평균이 먼저이고 헤드별이 그다음입니다.',
+    en: 'The tokens of the decoder: one for the IoU, four for masks (mask 0 is for prompts of several points), then the points and corners of the prompt. The image is lit where the selected token attends to: the mean of the heads, then each head.',
+    ko: '디코더의 토큰은 IoU용 하나와 마스크용 넷(마스크 0은 점이 여러 개일 때 사용), 그리고 프롬프트의 점과 상자 모서리입니다. 선택한 토큰이 참조하는 곳이 밝습니다. 헤드의 평균이 먼저이고 헤드별이 그다음입니다.',
   },
   'segment.token': { en: 'Token', ko: '토큰' },
   'segment.token.[mask 0]': { en: '[mask 0]', ko: '[마스크 0]' },
@@ -145,11 +144,35 @@ export default {
   'segment.token.[top left]': { en: '[top left]', ko: '[왼쪽 위]' },
   'segment.token.[bottom right]': { en: '[bottom right]', ko: '[오른쪽 아래]' },
   'segment.token.[no box]': { en: '[no box]', ko: '[상자 없음]' },
+  'segment.encoding': {
+    en: 'Encoding the image, about {seconds} s. After that, each click only runs the decoder.',
+    ko: '이미지를 인코딩하는 중입니다(약 {seconds}초). 그다음부터는 클릭할 때 디코더만 실행합니다.',
+  },
+  'segment.encoding_first': {
+    en: 'Encoding the image, once: this takes a few seconds. After that, each click only runs the decoder.',
+    ko: '이미지를 한 번 인코딩하는 중이며, 몇 초 걸립니다. 그다음부터는 클릭할 때 디코더만 실행합니다.',
+  },
+  'segment.diagram': {
+    en: 'From the image and the prompt to three masks',
+    ko: '이미지와 프롬프트에서 마스크 세 개까지',
+  },
+  'segment.diagram_note': {
+    en: 'The image is encoded once. For every prompt, the decoder lets its tokens attend to the image and the image to the tokens. Select an attention to see it below.',
+    ko: '이미지는 한 번만 인코딩합니다. 프롬프트마다 디코더에서 토큰이 이미지를, 이미지가 토큰을 참조합니다. 어텐션을 고르면 아래에 나타납니다.',
+  },
+  'segment.encoder': { en: 'Image encoder', ko: '이미지 인코더' },
+  'segment.once': { en: 'once per image', ko: '이미지마다 한 번' },
+  'segment.every_click': { en: 'every click', ko: '클릭할 때마다' },
+  'segment.tokens': { en: '{count} prompt tokens', ko: '프롬프트 토큰 {count}개' },
+  'segment.self': { en: 'tokens attend to tokens', ko: '토큰이 토큰을 참조' },
+  'segment.short_self': { en: 'self', ko: '셀프' },
+  'segment.short_to_image': { en: 'tokens|see image', ko: '토큰이|이미지 참조' },
+  'segment.short_to_tokens': { en: 'image|sees tokens', ko: '이미지가|토큰 참조' },
   'segment.final': { en: 'Final attention', ko: '마지막 어텐션' },
   'segment.to_tokens': { en: 'The image attends to the tokens', ko: '이미지가 토큰을 참조' },
   'segment.to_tokens_note': {
-    en: 'In the other direction, each patch of the image attends to the tokens. Point at a patch or select it.',
-    ko: '반대 방향으로, 이미지의 각 패치가 토큰을 참조합니다. 패치를 가리키거나 선택하세요.',
+    en: 'In the other direction, each patch of the image attends to the tokens (mean of the heads). Point at a patch or select it; choose the layer in the diagram.',
+    ko: '반대 방향으로, 이미지의 각 패치가 토큰을 참조합니다(헤드 평균). 패치를 가리키거나 선택하세요. 레이어는 구조도에서 고릅니다.',
   },
 
   'similarity.input': { en: 'Images and texts', ko: '이미지와 텍스트' },
@@ -193,8 +216,8 @@ export default {
   },
   'caption.heads': { en: 'Attention of “{word}” in all layers and heads', ko: '“{word}”의 모든 레이어와 헤드' },
   'caption.heads_note': {
-    en: 'First the mean of all heads, then each head. Select one to see it in the large image.',
-    ko: '맨 앞은 모든 헤드의 평균이고, 그다음은 헤드별입니다. 하나를 고르면 큰 이미지에 나타납니다.',
+    en: 'First the mean of all heads, then each head; the sharpest is open at first. Select one to see it in the large image.',
+    ko: '맨 앞은 모든 헤드의 평균이고, 그다음은 헤드별이며, 처음에는 가장 뚜렷한 헤드가 열려 있습니다. 하나를 고르면 큰 이미지에 나타납니다.',
   },
   'caption.encoder': { en: 'How the patches attend to each other', ko: '패치끼리의 어텐션' },
 

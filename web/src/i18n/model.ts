@@ -10,6 +10,7 @@ export default {
   'diagram.decoder': { en: 'Decoder', ko: '디코더' },
   'diagram.stage': { en: 'Stage {n}', ko: '스테이지 {n}' },
   'diagram.image': { en: 'Image encoder', ko: '이미지 인코더' },
+  'diagram.cells': { en: 'Image cells', ko: '이미지 칸' },
   'diagram.text': { en: 'Text encoder', ko: '텍스트 인코더' },
   'diagram.walk': { en: 'Scroll through stages', ko: '휠로 단계 이동' },
   'diagram.walk_hint': {

@@ -544,13 +544,13 @@ export interface SearchResult {
   reason: string;
 }
 
-/** The masks of a prompt, in the order of the task `segment`. iou: their predicted IoU. masks: name of the tensor of their logits, (masks, rows, columns), which cover the image. size: height, width of the image. attentions: in the order of the data flow; the cells of the image have the grid of the sequence "image". */
+/** The masks of a prompt, in the order of the task `segment`. iou: their predicted IoU. masks: name of the tensor of their logits, (masks, rows, columns), which cover the image. size: height, width of the image. encoding_seconds: the time that encoding the image took; almost 0 for one that was encoded before. */
 export interface SegmentOutcome {
   kind: "segment";
   iou: number[];
   masks: string;
   size: [number, number];
-  attentions: TwoWayAttention[];
+  encoding_seconds: number;
 }
 
 export interface SentencesRequest {
@@ -782,14 +782,6 @@ export interface TraceToken {
   special: boolean;
   box?: [number, number, number, number];
   span?: [number, number];
-}
-
-/** Attention between prompt tokens and image; weights: name of the tensor (heads, queries, keys). */
-export interface TwoWayAttention {
-  weights: string;
-  layer: number;
-  kind: "tokens" | "tokens_to_image" | "image_to_tokens";
-  heads: number;
 }
 
 export interface ValidationSamples {

@@ -9,8 +9,7 @@ export type Intervention = TraceInfo['interventions'][number];
 
 /** Whether a model has something to show in a view other than decoding, which says why not. */
 export const offers = (model: ModelInfo, view: string): boolean =>
-  !(view === 'change' && ['detect', 'segment', 'draw'].includes(model.kind)) &&
-  !(view === 'heads' && ['segment', 'draw'].includes(model.kind));
+  !(model.kind === 'draw' && (view === 'change' || view === 'heads'));
 
 /** Whether models of this kind generate a target from a source: a text or an image. */
 export const hasSource = (kind: Kind): boolean => kind === 'translate' || kind === 'caption';

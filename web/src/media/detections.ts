@@ -32,5 +32,15 @@ export function queryAttentions(trace: TraceInfo): AttentionInfo[] {
 /** The center of a box: x, y. */
 export const centerOf = ({ box }: QueryBox): [number, number] => [(box[0] + box[2]) / 2, (box[1] + box[3]) / 2];
 
+/** The box as attributes of a rectangle. */
+export const boxPlace = ({ box }: QueryBox): Record<'x' | 'y' | 'width' | 'height', number> => ({
+  x: box[0],
+  y: box[1],
+  width: Math.max(0, box[2] - box[0]),
+  height: Math.max(0, box[3] - box[1]),
+});
+
+export const areaOf = ({ box }: QueryBox): number => (box[2] - box[0]) * (box[3] - box[1]);
+
 /** Distinct colors of classes. */
 export const classColor = (label: number): string => `hsl(${(label * 137.5 + 340) % 360} 85% 48%)`;

@@ -6,7 +6,7 @@ import { router } from '../lib/router.svelte';
 import { session } from '../lib/session.svelte';
 import type { Numbers } from '../lib/tensor';
 import type { DrawingAttention, DrawOutcome, Intervention, TraceInfo } from '../lib/types';
-import type { AttentionRow } from './AttentionThumbnails.svelte';
+import type { AttentionRow } from './patchAttention';
 
 export const outcomeOf = (trace: TraceInfo): DrawOutcome => trace.outcome as DrawOutcome;
 

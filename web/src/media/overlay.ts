@@ -1,9 +1,12 @@
-// Paints images, and transparent layers over them: attention to patches, and masks.
+// Paints images: lit by the attention to their patches, or with a mask over them.
 
 import type { Tensor } from '../lib/tensor';
 
-const TINT = [118, 92, 255] as const; // not of the theme: it must stand out from the colors of images
-const GREY = [150, 150, 150] as const;
+const DARK = 0.36; // brightness without attention
+const GAMMA = 0.7; // so that small weights are visible
+const FLOOR = 14;
+const LAMP = [255, 236, 170] as const;
+const GLOW = 0.3;
 export const MASKS = ['#ff3d83', '#00a6a6', '#e08600'] as const;
 
 /** Paint pixels (H, W, C), at most `side` of them in each direction. */
@@ -26,19 +29,43 @@ export function paintPixels(canvas: HTMLCanvasElement, pixels: Tensor, side = 64
   context.putImageData(image, 0, 0);
 }
 
-/** Paint weights, one pixel per patch of a grid; `full` has the strongest tint, negative weights are grey. */
-export function paintWeights(
+/** Part of a grid: its first row and column, and how many of each. */
+export type Cells = [row: number, column: number, rows: number, columns: number];
+
+/**
+ * Paint an image lit by attention: a patch is as bright as its weight, at most `full`; what is not attended to is
+ * dark gray. Only the cells of `crop` are painted, on a canvas whose longer side has `side` pixels.
+ */
+export function paintLight(
   canvas: HTMLCanvasElement,
+  picture: CanvasImageSource & { width: number; height: number },
   weights: ArrayLike<number>,
   grid: [number, number],
-  full: number,
+  { full, crop, side, smooth }: { full: number; crop: Cells; side: number; smooth: boolean },
 ): void {
-  [canvas.height, canvas.width] = grid;
-  const context = canvas.getContext('2d')!;
-  const image = context.createImageData(grid[1], grid[0]);
-  for (let n = 0; n < grid[0] * grid[1]; n++)
-    if (weights[n] < 0) image.data.set([...GREY, 200], n * 4);
-    else image.data.set([...TINT, 225 * Math.min(1, weights[n] / (full || 1))], n * 4);
+  const [row, column, rows, columns] = crop;
+  const [high, wide] = [(picture.height * rows) / grid[0], (picture.width * columns) / grid[1]];
+  const fit = side / Math.max(high, wide);
+  const [height, width] = [Math.max(1, Math.round(high * fit)), Math.max(1, Math.round(wide * fit))];
+  Object.assign(canvas, { width, height });
+  const context = canvas.getContext('2d', { willReadFrequently: true })!;
+  context.imageSmoothingEnabled = smooth;
+  const [x, y] = [(picture.width * column) / grid[1], (picture.height * row) / grid[0]];
+  context.drawImage(picture, x, y, wide, high, 0, 0, width, height);
+  const image = context.getImageData(0, 0, width, height);
+  const { data } = image;
+  for (let py = 0, n = 0; py < height; py++) {
+    const first = (row + Math.floor((py * rows) / height)) * grid[1] + column;
+    for (let px = 0; px < width; px++, n += 4) {
+      const share = weights[first + Math.floor((px * columns) / width)] / (full || 1);
+      const light = Math.max(0, Math.min(1, share)) ** GAMMA;
+      const gray = DARK * (0.3 * data[n] + 0.6 * data[n + 1] + 0.1 * data[n + 2]) + FLOOR;
+      for (let c = 0; c < 3; c++) {
+        const lit = data[n + c] + (LAMP[c] - data[n + c]) * GLOW; // so that black patches glow, too
+        data[n + c] = gray + (lit - gray) * light;
+      }
+    }
+  }
   context.putImageData(image, 0, 0);
 }
 
@@ -49,7 +76,7 @@ const SHADE = [16, 16, 28, 105] as const;
  * Paint the mask of positive logits (rows, columns), resized bilinearly as the model's masks are: a tint with an edge,
  * and a shade over everything else, so that it can be told from objects of any color.
  */
-export function paintMask(
+function paintMask(
   canvas: HTMLCanvasElement,
   logits: Tensor,
   size: [number, number],
@@ -88,4 +115,17 @@ export function paintMask(
       else image.data.set([...rgb, near(1 + EDGE) ? 255 : 90], n * 4);
     }
   context.putImageData(image, 0, 0);
+}
+
+interface MaskLayer {
+  logits: Tensor;
+  size: [number, number];
+  color: string;
+  side: number;
+}
+/** Paint a mask on a canvas, and again when it changes. */
+export function maskLayer(canvas: HTMLCanvasElement, layer: MaskLayer): { update: (next: MaskLayer) => void } {
+  const draw = ({ logits, size, color, side }: MaskLayer): void => paintMask(canvas, logits, size, color, side);
+  draw(layer);
+  return { update: draw };
 }

@@ -1,19 +1,22 @@
-// The attention of one patch: in a layer by one head or by the mean of all, or through all layers (attention rollout).
+// The attention of one query to image patches or the patches of a series, in every layer and head.
 
-import { router } from '../lib/router.svelte';
 import type { Source } from '../lib/source';
 import { extent, type Tensor } from '../lib/tensor';
 import { stackTitle } from '../model/stageNames';
 import { t } from '../lib/i18n.svelte';
-import { shareWindow } from './windows';
-import { gridOf } from './patches';
-import type { AttentionRow } from './AttentionThumbnails.svelte';
-import type { AttentionInfo, TraceInfo } from '../lib/types';
+import { windowOf } from './windows';
+import { gridOf, patchSequences } from './patches';
+import type { Cells } from './overlay';
+import type { AttentionInfo, TokenSequence, TraceInfo } from '../lib/types';
 
-/** The selected attention: URL parameters `look` (a layer or "roll") and `by` (a head or "mean"). */
-export interface AttentionChoice {
-  layer: number | 'roll';
-  head: number | 'mean';
+/** The weights of the patches in one layer, by head; outside of the window of the query they are -1. */
+export interface AttentionRow {
+  name: string; // of the layer
+  grid: [number, number];
+  mean: Float32Array;
+  heads: Float32Array[];
+  all?: Tensor; // the weights of all keys, (H, S)
+  crop?: Cells; // the window of the query
 }
 
 /** The self-attention layers over patches, or over the only kind of tokens. */
@@ -29,86 +32,59 @@ export const canRoll = (trace: TraceInfo): boolean =>
 
 /** The name of a layer; with several stacks also that of its stack. */
 export function layerName(trace: TraceInfo, layer: AttentionInfo): string {
+  if (layer.name.endsWith('final_attn')) return t('segment.final');
   const name = t('patch_attention.layer_n', { n: layer.layer + 1 });
   return canRoll(trace) ? name : `${stackTitle(layer.stack)}, ${name}`;
 }
 
-/** The weights of the patches (S - prefix); outside of the window of a selected patch they are -1. */
-export function patchWeights(
-  weights: Float32Array,
-  prefix: number,
-  layer: AttentionInfo | undefined,
-  at: number,
-): Float32Array {
-  const windows = layer?.windows;
-  const patches = weights.subarray(prefix);
-  return windows ? patches.map((weight, n) => (shareWindow(windows, at - prefix, n) ? weight : -1)) : patches;
-}
+/** The patches among the keys of a layer, or those of the image if it has none. */
+const patchesOf = (trace: TraceInfo, layer: AttentionInfo): TokenSequence => {
+  const keys = trace.sequences.find(({ name }) => name === layer.keys)!;
+  return keys.kind === 'text' ? patchSequences(trace)[0] : keys;
+};
 
-export function attentionChoice(trace: TraceInfo): AttentionChoice {
-  const layers = selfAttentions(trace);
-  const last = layers.length - 1;
-  const asked = router.param('look');
-  const by = router.param('by', 'mean');
-  const layer = asked === 'roll' && canRoll(trace) ? 'roll' : router.index('look', layers.length, last);
-  const heads = layers[layer === 'roll' ? last : layer]?.heads ?? 1;
-  return { layer, head: by === 'mean' ? 'mean' : router.index('by', heads) };
-}
-
-/** The attention of all heads of a layer from one query position, (H, S). */
-export const attentionRows = (source: Source, trace: TraceInfo, layer: number, at: number, row = 0): Promise<Tensor> =>
-  source.tensor(trace.id, `${selfAttentions(trace)[layer].name}.weights`, { slice: `${row},:,${at}` });
-
-/** The attention of a query position to the patches in each layer, as thumbnails show it: the mean and every head. */
-export const thumbnailRows = (
+/** The attention of a query in one layer. row: of the batch. */
+export async function attentionRow(
   source: Source,
   trace: TraceInfo,
-  layers: AttentionInfo[],
-  at: number,
-): Promise<AttentionRow[]> =>
-  Promise.all(
-    layers.map(async (layer) => {
-      const keys = trace.sequences.find(({ name }) => name === layer.keys)!;
-      const patches = keys.kind === 'patches' ? keys : trace.sequences.find(({ kind }) => kind === 'patches')!;
-      const grid = gridOf(patches);
-      const all = await source.tensor(trace.id, `${layer.name}.weights`, { slice: `0,:,${at}` }); // (H, S)
-      const onPatches = (weights: ArrayLike<number>): Float32Array =>
-        Float32Array.from(weights).subarray(patches.prefix, patches.prefix + grid[0] * grid[1]);
-      return {
-        name: t('patch_attention.layer_n', { n: layer.layer + 1 }),
-        grid,
-        mean: onPatches(all.mean().data),
-        heads: Array.from({ length: all.shape[0] }, (_, h) => onPatches(all.of(h).data)),
-      };
-    }),
-  );
+  layer: AttentionInfo,
+  { query, row = 0 }: { query: number; row?: number },
+): Promise<AttentionRow> {
+  const keys = patchesOf(trace, layer);
+  const all = await source.tensor(trace.id, `${layer.name}.weights`, { slice: `${row},:,${query}` }); // (H, S)
+  const grid = gridOf(keys);
+  const crop = layer.windows && query >= keys.prefix ? windowOf(layer.windows, query - keys.prefix) : undefined;
+  const inside = (n: number, [top, left, rows, columns]: Cells): boolean => {
+    const [r, c] = [Math.floor(n / grid[1]) - top, (n % grid[1]) - left];
+    return r >= 0 && r < rows && c >= 0 && c < columns;
+  };
+  const onPatches = (weights: Tensor): Float32Array => {
+    const patches = Float32Array.from(weights.data).subarray(keys.prefix, keys.prefix + grid[0] * grid[1]);
+    return crop ? patches.map((weight, n) => (inside(n, crop) ? weight : -1)) : patches;
+  };
+  const heads = Array.from({ length: all.shape[0] }, (_, h) => onPatches(all.of(h)));
+  return { name: layerName(trace, layer), grid, all, mean: onPatches(all.mean()), heads, crop };
+}
 
-/** The attention weights (S) of a query position for the selected layer and head. */
-export async function patchAttention(
-  source: Source,
-  trace: TraceInfo,
-  look: AttentionChoice,
-  at: number,
-  row = 0,
-): Promise<Float32Array> {
-  if (look.layer === 'roll') return rollout(await means(source, trace, row), at);
-  const rows = await attentionRows(source, trace, look.layer, at, row);
-  return look.head === 'mean' ? (rows.mean().data as Float32Array) : (rows.of(look.head).data as Float32Array);
+/** The head whose attention is most concentrated: with the largest sum of squared weights. */
+export function sharpestHead({ heads }: AttentionRow): number {
+  const sums = heads.map((weights) => weights.reduce((sum, weight) => (weight > 0 ? sum + weight * weight : sum), 0));
+  return sums.indexOf(Math.max(...sums));
 }
 
 const EVEN = 3;
 
 /**
- * The weight with the full tint: the largest, but at least three times uniform attention, so that
+ * The weight with the full light: the largest, but at least three times uniform attention, so that
  * diffuse attention looks faint.
  */
 export const overlayScale = (weights: ArrayLike<number>): number =>
-  Math.max(extent(weights)[1], EVEN / (weights.length || 1));
+  Math.max(extent(weights)[1], EVEN / (Array.from(weights).filter((weight) => weight >= 0).length || 1));
 
 const kept = new WeakMap<TraceInfo, Map<number, Promise<Float32Array[]>>>();
 
 /** The weights of each layer averaged over its heads, flat (T * T); requested once, layer by layer. */
-function means(source: Source, trace: TraceInfo, row: number): Promise<Float32Array[]> {
+export function means(source: Source, trace: TraceInfo, row: number): Promise<Float32Array[]> {
   const rows = kept.get(trace) ?? new Map<number, Promise<Float32Array[]>>();
   kept.set(trace, rows);
   let made = rows.get(row);

@@ -31,6 +31,21 @@ export function pictureOf(pixels: Tensor): Picture {
   return picture;
 }
 
+const images = new Map<string, Promise<HTMLImageElement>>();
+
+/** The decoded image, to paint on a canvas. */
+export function loadPicture({ url }: Picture): Promise<HTMLImageElement> {
+  let image = images.get(url);
+  if (!image) {
+    const element = new Image();
+    element.src = url;
+    image = element.decode().then(() => element);
+    images.set(url, image);
+    if (images.size > 8) images.delete(images.keys().next().value!);
+  }
+  return image;
+}
+
 /** The image as the model reads it: resized, and cropped by some models. */
 export const inputPicture = async (trace: TraceInfo): Promise<Picture> =>
   pictureOf(await session.source.tensor(trace.id, 'input.pixels'));
