@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 from glassformer.core.observe import Record, observe
 from glassformer.core.vision.heads import DistilledLogits
 from glassformer.data.image_files import decode_base64
+from glassformer.errors import InputTooLongError
 from glassformer.interpret import schema
 from glassformer.interpret.outline import describe_stacks, stack_names, stack_output
 from glassformer.interpret.prepared_input import PreparedInput
@@ -198,7 +200,13 @@ class SimilarityView(View):
         return _shapes()[0]
 
     def examples(self, first: TraceInput) -> Sequence[TraceInput]:
-        return _shapes()
+        """Return the pairs whose texts are not too long for the model."""
+        pairs = []
+        for pair in _shapes():
+            with suppress(InputTooLongError):
+                self.prepare(pair)
+                pairs.append(pair)
+        return pairs
 
 
 def _shapes() -> list[TraceInput]:
