@@ -190,7 +190,7 @@ class SegmentView(View):
         return ViewRun(prepared, record, outcome, tensors, time.perf_counter() - start)
 
     def attentions(self, record: Record) -> tuple[schema.AttentionInfo, ...]:
-        stack: Any = self.bundle.spec.decoder
+        spec: Any = self.bundle.spec
         infos = []
         for name in record.attentions():
             path, _, last = name.rpartition(".")
@@ -201,7 +201,7 @@ class SegmentView(View):
                     record,
                     name,
                     stack="decoder" if queries == "prompt" else "cells",
-                    layer=int(path.rpartition(".")[2]) if ".blocks." in name else stack.num_layers,
+                    layer=int(path.rpartition(".")[2]) if ".blocks." in name else spec.decoder.num_layers,
                     kind="self" if queries == keys else "cross",
                     queries=queries,
                     keys=keys,

@@ -70,6 +70,14 @@ export default {
     en: 'Make a change to compare the similarity, residual stream and attention before and after.',
     ko: '무언가를 바꾸면 변경 전후의 유사도와 잔차 스트림, 어텐션을 비교해 보여 줍니다.',
   },
+  'intervene.intro.detect': {
+    en: 'Make a change to compare the objects, residual stream and attention before and after.',
+    ko: '무언가를 바꾸면 변경 전후의 물체와 잔차 스트림, 어텐션을 비교해 보여 줍니다.',
+  },
+  'intervene.intro.segment': {
+    en: 'Turn off a head of the decoder to compare the masks and the attention before and after.',
+    ko: '디코더의 헤드를 끄면 변경 전후의 마스크와 어텐션을 비교해 보여 줍니다.',
+  },
   'intervene.intro.forecast': {
     en: 'Make a change to compare the forecasts, residual stream and attention before and after.',
     ko: '무언가를 바꾸면 변경 전후의 예측과 잔차 스트림, 어텐션을 비교해 보여 줍니다.',

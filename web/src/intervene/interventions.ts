@@ -1,12 +1,26 @@
 // Interventions: how they are stored in the URL and described in words.
 
 import { router } from '../lib/router.svelte';
-import type { Intervention, TraceInfo } from '../lib/types';
+import type { Intervention, Kind, TraceInfo } from '../lib/types';
 import { lookup, t } from '../lib/i18n.svelte';
 import { visibleText } from '../components/tokenText';
 import { blockOf, stackTitle } from '../model/stageNames';
 
 export const MOST = 256; // the server's limit
+
+const WHATS = ['heads', 'layers', 'tokens', 'residual', 'positions'] as const;
+export type What = (typeof WHATS)[number];
+
+// Two towers and detectors take no masks and positions from outside; the tokens of later stages are merged patches.
+const WITHOUT: Partial<Record<Kind, What[]>> = {
+  similarity: ['tokens', 'positions'],
+  detect: ['tokens', 'positions'],
+  ask: ['positions'], // words and patches have their own
+  segment: ['layers', 'tokens', 'residual', 'positions'], // only the decoder runs again
+};
+
+/** What can be changed in models of a kind. */
+export const changeable = (kind: Kind): What[] => WHATS.filter((one) => !WITHOUT[kind]?.includes(one));
 
 export function keep(changes: Intervention[], step = true): void {
   router.go({ params: { changes: changes.length ? JSON.stringify(changes) : null } }, step);
