@@ -197,13 +197,12 @@ class TokenFilm(Film):
         return to_bytes(torch.cat(parts))
 
     def frames(self, step: int) -> Tensor:
-        """Return the picture (1, h, w, C) of the codes before a step, whose others are still zero vectors."""
-        codes = self.run(step)
+        """Return the picture (1, h, w, C) of the codes before a step; places without one are gray."""
+        codes, side = self.run(step), self.task.spec.autoencoder.stride
         ids = torch.tensor([codes + [0] * (len(self) - step)], device=self.task.bundle.device)
-        autoencoder = self.task.model.autoencoder
-        latents = autoencoder.bottleneck.lookup(ids.unflatten(1, self.grid))
-        latents.flatten(2)[..., step:] = 0
-        return to_bytes(autoencoder.decode(latents))
+        pixels = self.task.model.decode(ids)
+        drawn = torch.arange(len(self), device=pixels.device).view(self.grid) < step
+        return to_bytes(pixels * drawn.repeat_interleave(side, 0).repeat_interleave(side, 1))
 
     @torch.inference_mode()
     def tensor(self, name: str, step: int | None = None) -> Tensor | None:
