@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -110,10 +109,8 @@ class DrawingJob(Job[Data]):
         """What the stored latents depend on, besides the images."""
         if self.autoencoder is None:
             return ()
-        digest = hashlib.blake2b(repr(self.autoencoder.spec).encode(), digest_size=16)
-        for tensor in self.autoencoder.state_dict().values():
-            digest.update(tensor.cpu().numpy().tobytes())
-        return digest.hexdigest(), bool(self.data.flip_prob)  # type: ignore[attr-defined]
+        autoencoder = Bundle(model=self.autoencoder)
+        return repr(autoencoder.spec), autoencoder.weights_digest(), bool(self.data.flip_prob)  # type: ignore[attr-defined]
 
     # ---- samples ---------------------------------------------------------------------------------------
 
