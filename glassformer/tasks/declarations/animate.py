@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from glassformer.tasks.declarations.draw_images import DiffusionOptions, draws, files_in_base64, make, value
+from glassformer.tasks.declarations.draw_images import DiffusionOptions, DrawnFiles, draws, make, value
 from glassformer.tasks.registry import (
     PROMPT_OR_CLASS,
-    TaskResult,
     TaskSpec,
     setting,
-    top_cells,
-    top_columns,
 )
-
-if TYPE_CHECKING:
-    from glassformer.bundle import Bundle
-    from glassformer.tasks.drawing import Drawing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,22 +28,12 @@ class AnimateOptions(DiffusionOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrawnVideos(TaskResult):
+class DrawnVideos(DrawnFiles):
     """The videos of a prompt: files in base64, and the seed of each."""
 
+    files, column = "videos", "video"
     videos: list[str]
     seeds: list[int]
-
-    @classmethod
-    def of(cls, output: Drawing) -> DrawnVideos:
-        return cls(videos=files_in_base64(output), seeds=list(output.seeds))
-
-    @classmethod
-    def column_types(cls, bundle: Bundle, options: AnimateOptions) -> Mapping[str, type]:
-        return top_columns({"video": str}, options.num_images_per_prompt or 1)
-
-    def cells(self) -> Mapping[str, object]:
-        return top_cells(("video",), [(base64.b64decode(video),) for video in self.videos])
 
 
 TASK = TaskSpec(

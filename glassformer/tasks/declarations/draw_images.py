@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from glassformer.tasks.registry import (
     PROMPT_OR_CLASS,
@@ -21,6 +21,7 @@ from glassformer.tasks.registry import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
     from PIL import Image
 
@@ -112,27 +113,36 @@ class DrawOptions(DiffusionOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DrawnImages(TaskResult):
-    """The images of a prompt: PNG files in base64, which contain all settings, and the seed of each."""
+class DrawnFiles(TaskResult):
+    """Base class of results: the files of a prompt in base64, and the seed of each.
 
-    images: list[str]
-    seeds: list[int]
+    files: name of their field. column: in a table.
+    """
 
-    @classmethod
-    def of(cls, output: Drawing) -> DrawnImages:
-        return cls(images=files_in_base64(output), seeds=list(output.seeds))
+    files: ClassVar[str]
+    column: ClassVar[str]
 
     @classmethod
-    def column_types(cls, bundle: Bundle, options: DrawOptions) -> Mapping[str, type]:
-        return top_columns({"image": str}, options.num_images_per_prompt or 1)
+    def of(cls, output: Drawing) -> Self:
+        files = [base64.b64encode(content).decode() for content in output.files()]
+        return cls(**{cls.files: files, "seeds": list(output.seeds)})
+
+    @classmethod
+    def column_types(cls, bundle: Bundle, options: DiffusionOptions) -> Mapping[str, type]:
+        return top_columns({cls.column: str}, options.num_images_per_prompt or 1)
 
     def cells(self) -> Mapping[str, object]:
-        return top_cells(("image",), [(base64.b64decode(image),) for image in self.images])
+        files = getattr(self, self.files)
+        return top_cells((self.column,), [(base64.b64decode(content),) for content in files])
 
 
-def files_in_base64(output: Drawing) -> list[str]:
-    return [base64.b64encode(content).decode() for content in output.files()]
+@dataclass(frozen=True, kw_only=True)
+class DrawnImages(DrawnFiles):
+    """The images of a prompt: PNG files in base64, which contain all settings, and the seed of each."""
+
+    files, column = "images", "image"
+    images: list[str]
+    seeds: list[int]
 
 
 def draws(yields: str) -> Callable[[Any], bool]:
