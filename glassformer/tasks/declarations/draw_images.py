@@ -197,6 +197,7 @@ TASK = TaskSpec(
     value=value,
     returns="Image.Image | list[Image.Image]",
     batch_rows=32,
+    job="diffusion",
     view=lambda spec: True,
     examples=("a red apple",),
 )
