@@ -27,6 +27,7 @@ from glassformer.weights.atomic_write import make_folder, write_file
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
+    from glassformer.families.family import Family
 
 
 @dataclass(frozen=True)
@@ -97,13 +98,11 @@ def merge_adapter(bundle: Bundle, path: Path) -> None:
     if not isinstance(model, DiffusionModel):
         hint = "load the folder of the adapter; it names its base model"
         raise UnsupportedError(bundle.display_name, "an adapter file", hint=hint)
-    parts = []
+    parts, folders = [], CLASSES[pipeline_of(bundle)].folders
     for part, own in model.spec.children().items():
-        known = bundle.parts.get(part)
-        family = families()[known.family] if known and known.family else family_of_spec(own)
-        folder = CLASSES[class_of(model.spec)].folders[part]
+        family, folder = family_of_part(bundle, part), folders[part]
         if family is not None and folder in KOHYA:
-            names = other_names(part, own) if isinstance(own, spec.UNetSpec) else {}
+            names = other_names(part, own) if folder == "unet" else {}
             parts.append(AdaptedPart(folder, getattr(model, part), family.table(own, ()), names))
     merge_lora_file(path, parts)
 
@@ -117,16 +116,20 @@ def class_name(index: Mapping[str, Any]) -> str:
     raise UnknownNameError("pipeline", name, CLASSES, where=INDEX_FILE)
 
 
-def class_of(model_spec: spec.DiffusionModelSpec) -> str:
-    """Return the class of pipelines that a model would be in diffusers, if there is one."""
-    if model_spec.autoencoder is None:
-        hint = "use the layout glassformer"
-        raise UnsupportedError("a diffusion model without an autoencoder", "the layout hf", hint=hint)
-    if isinstance(model_spec.denoiser, spec.UNetSpec):
-        return "StableDiffusionPipeline"
-    if model_spec.yields == "frames":
-        return "LattePipeline"
-    return "DiTPipeline" if model_spec.text_encoder is None else "PixArtAlphaPipeline"
+def family_of_part(bundle: Bundle, part: str) -> Family | None:
+    """Return the family of a part of a diffusion model, if it has one."""
+    known = bundle.parts.get(part)
+    if known is not None and known.family:
+        return families()[known.family]
+    return family_of_spec(bundle.spec.children()[part])
+
+
+def pipeline_of(bundle: Bundle) -> str:
+    """Return the class of pipelines of a model's denoiser."""
+    family = family_of_part(bundle, "denoiser")
+    if family is None:
+        raise UnsupportedError("this denoiser", "a class of diffusers", hint="use the layout glassformer")
+    return family.pipeline
 
 
 def save_pipeline(bundle: Bundle, folder: Path) -> Path:
@@ -134,7 +137,10 @@ def save_pipeline(bundle: Bundle, folder: Path) -> Path:
     from glassformer.bundle import Bundle, save
 
     model: Any = bundle.model
-    name = class_name(bundle.config) if bundle.config else class_of(model.spec)
+    if not bundle.config and model.spec.autoencoder is None:
+        hint = "use the layout glassformer"
+        raise UnsupportedError("a diffusion model without an autoencoder", "the layout hf", hint=hint)
+    name = class_name(bundle.config) if bundle.config else pipeline_of(bundle)
     index: dict[str, Any] = dict(bundle.config) or {"_class_name": name, "_diffusers_version": "0.42.1"}
     for part, path in CLASSES[name].folders.items():
         if part in model.spec.children():

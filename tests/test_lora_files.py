@@ -18,6 +18,7 @@ from glassformer.core.build import unique_state_dict
 from glassformer.core.inputs import LatentInputs, TextInputs
 from glassformer.errors import FileProblemError, UnsupportedError
 from tests.families.diffusion_models import assert_same_state
+from tests.tasks.drawing_models import video_bundle
 from tests.tasks.test_drawing import stable_diffusion  # noqa: F401 (a fixture)
 from tests.test_single_file import stable_diffusion as single_file_diffusion  # noqa: F401
 
@@ -192,6 +193,21 @@ def test_names_of_the_original_code_work_in_one_file(
     assert [name for name in one if not torch.equal(one[name], plain[name])] == [
         "denoiser.encoder.levels.1.attentions.0.proj_in.weight"
     ]
+
+
+def test_an_adapter_of_a_model_that_draws_pixels(tmp_path: Path) -> None:
+    """Latte without an autoencoder, which has no layout in diffusers."""
+    folder = glassformer.save(video_bundle(), tmp_path / "video")
+    layer, (a, b) = "transformer_blocks.0.attn1.to_q", (torch.randn(RANK, 32), torch.randn(32, RANK))
+    save_file(peft({f"transformer.{layer}": (a, b)}), tmp_path / "adapter.safetensors")
+    plain, adapted = (
+        load.model.denoiser.encoder.blocks[0].self_attn.q_proj.weight  # type: ignore[union-attr]
+        for load in (
+            glassformer.load(folder),
+            glassformer.load(folder, adapter=tmp_path / "adapter.safetensors"),
+        )
+    )
+    assert torch.allclose(adapted, plain + b @ a, atol=1e-6)
 
 
 def test_every_unread_key_is_named(stable_diffusion: Any, tmp_path: Path) -> None:  # noqa: F811

@@ -38,6 +38,7 @@ def _rows(model: spec.EncoderOnlySpec) -> tuple[Op, ...]:
 FAMILY = Family(
     name="dit",
     library="diffusers",
+    pipeline="DiTPipeline",
     builder=BUILDER,
     defaults={"num_classes": 1000, "norm_eps": 1e-5},
     keys=(Key("num_embeds_ada_norm", "num_classes", 1000), *keys("ada_norm_zero", norm_eps=1e-5)),

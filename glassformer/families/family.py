@@ -106,6 +106,7 @@ class Family:
     key).
     marker_files: files that distinguish its folders from those of a family with the same architecture.
     bare_architecture: the class of published configs that name none, if there are such configs.
+    pipeline: the class of pipelines in diffusers whose denoisers are of this family.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Family:
     generation: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     marker_files: tuple[str, ...] = ()
     bare_architecture: str = ""
+    pipeline: str = ""
 
     @property
     def architectures(self) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ def _rows(model: spec.EncoderOnlySpec) -> tuple[Op, ...]:
 FAMILY = Family(
     name="latte",
     library="diffusers",
+    pipeline="LattePipeline",
     builder=BUILDER,
     defaults={"text_dim": 4096, "num_frames": 16},
     keys=(

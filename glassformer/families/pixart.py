@@ -62,6 +62,7 @@ def rows(model: spec.EncoderOnlySpec) -> tuple[Op, ...]:
 FAMILY = Family(
     name="pixart",
     library="diffusers",
+    pipeline="PixArtAlphaPipeline",
     builder=BUILDER,
     defaults={"text_dim": 4096},
     keys=(

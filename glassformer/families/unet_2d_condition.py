@@ -196,6 +196,7 @@ def _rows(model: spec.UNetSpec) -> tuple[Op, ...]:
 FAMILY = Family(
     name="unet_2d_condition",
     library="diffusers",
+    pipeline="StableDiffusionPipeline",
     builder=Builder(unet, _invert),
     keys=KEYS,
     heads={"UNet2DConditionModel": Head(spec.NoiseMapSpec, from_options=True)},
