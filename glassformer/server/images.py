@@ -6,6 +6,8 @@ import base64
 import io
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from email.message import Message
 from email.parser import BytesHeaderParser
 from typing import Annotated, Any, Literal
@@ -28,6 +30,7 @@ OPTIONS = {  # of the task, and their names in a request
     "guidance_scale": "guidance",
     **{name: name for name in ("seed", "negative_prompt", "sampler", "strength")},
 }
+SIDES = ("height", "width", "height x width")  # in errors of the task
 FILES = ("image", "mask")  # of a form
 FILE = {"type": "string", "format": "binary"}
 
@@ -115,11 +118,14 @@ def images_router(models: ModelRegistry) -> APIRouter:
             raise InvalidValueError("response_format", "url", "b64_json: this server stores no images")
         spec = find_task("draw")
         given = {name: getattr(body, key, None) for name, key in OPTIONS.items()}
-        options = spec.read_options({**given, **image_size(body.size), **files})
+        with naming_size(body.size):
+            options = spec.read_options({**given, **image_size(body.size), **files})
         model = models.select(body.model, without_errors(lambda bundle: spec.accepts(bundle.spec)))
 
         def draw(bundle: Any, callbacks: Any) -> Any:
-            (drawing,) = spec.make(bundle, options).run([body.prompt], callbacks)
+            with naming_size(body.size):
+                generator = spec.make(bundle, options)
+            (drawing,) = generator.run([body.prompt], callbacks)
             return drawing, drawing.files()
 
         drawing, pngs = await model.run_steps(draw)
@@ -131,6 +137,18 @@ def images_router(models: ModelRegistry) -> APIRouter:
         return ImagesResponse(created=int(time.time()), data=data, size=f"{width}x{height}", model=model.id)
 
     return router
+
+
+@contextmanager
+def naming_size(size: str | None) -> Iterator[None]:
+    """Name the field of the request in an error about the height or width."""
+    try:
+        yield
+    except InvalidValueError as error:
+        if error.name not in SIDES:
+            raise
+        side = "" if error.name == SIDES[-1] else f" as its {error.name}"
+        raise InvalidValueError("size", str(size), f"{error.expected}{side}") from None
 
 
 def image_size(size: str | None) -> dict[str, int]:

@@ -368,6 +368,13 @@ def test_bad_openai_requests_are_one_error(body: dict[str, Any], client: Any) ->
     assert response.status_code == 422 and response.json()["error"]["message"], response.text
 
 
+@pytest.mark.parametrize("size", ["1x1", "16x17", "0x16", "1024x1024"])
+def test_an_error_about_the_size_names_it(size: str, client: Any) -> None:
+    response = client.post("/v1/images/generations", json={"prompt": PROMPT, "size": size})
+    error = response.json()["error"]
+    assert response.status_code == 422 and error["message"].startswith(f"size is '{size}'"), error
+
+
 def test_bad_forms_are_one_error(client: Any) -> None:
     image = ("a.png", png_of(Image.new("RGB", (16, 16))))
     post = client.post
