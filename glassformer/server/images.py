@@ -36,10 +36,10 @@ FILE = {"type": "string", "format": "binary"}
 
 
 class ImageGenerationRequest(RequestModel):
-    """POST /v1/images/generations, as OpenAI defines it. `user` has no effect; images are returned in base64.
+    """POST /v1/images/generations, as OpenAI defines it; images are returned in base64.
 
-    size: width x height in pixels, or `auto`, the model's own. `seed`, `steps`, `guidance`,
-    `negative_prompt` and `sampler` are extensions.
+    `user` and `quality` have no effect: `steps` trades time for quality. size: width x height in pixels, or
+    `auto`, the model's own. `seed`, `steps`, `guidance`, `negative_prompt` and `sampler` are extensions.
     """
 
     model: ModelName | None = None
@@ -48,6 +48,8 @@ class ImageGenerationRequest(RequestModel):
     size: Annotated[str, Field(pattern=r"^(auto|\d{1,5}x\d{1,5})$")] | None = "auto"
     response_format: Literal["b64_json", "url"] | None = "b64_json"
     output_format: Literal["png"] | None = "png"
+    quality: Literal["auto", "low", "medium", "high", "standard", "hd"] | None = None
+    stream: bool | None = None
     user: Annotated[str, Field(max_length=MAX_LENGTH)] | None = None
     seed: Seed | None = None
     steps: Annotated[int, Field(ge=1, le=1000)] | None = None
@@ -116,6 +118,8 @@ def images_router(models: ModelRegistry) -> APIRouter:
     async def respond(body: ImageGenerationRequest, files: dict[str, Any]) -> ImagesResponse:
         if body.response_format == "url":
             raise InvalidValueError("response_format", "url", "b64_json: this server stores no images")
+        if body.stream:
+            raise InvalidValueError("stream", True, "false: images are returned when all are finished")
         spec = find_task("draw")
         given = {name: getattr(body, key, None) for name, key in OPTIONS.items()}
         with naming_size(body.size):

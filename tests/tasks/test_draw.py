@@ -360,12 +360,25 @@ def test_bad_input_is_one_error(name: str, painter: Any, client: Any) -> None:
         {"steps": 10_000},
         {"prompt": ""},
         {"model": "digits"},
-        {"quality": "hd"},
+        {"quality": "best"},
+        {"stream": True},
+        {"style": "vivid"},
     ],
 )
 def test_bad_openai_requests_are_one_error(body: dict[str, Any], client: Any) -> None:
     response = client.post("/v1/images/generations", json={"prompt": PROMPT, **body})
     assert response.status_code == 422 and response.json()["error"]["message"], response.text
+
+
+def test_fields_that_openai_clients_send_change_nothing(client: Any) -> None:
+    body = {"prompt": PROMPT, "seed": 5, "steps": 1}
+    plain, sent = (
+        client.post("/v1/images/generations", json={**body, **fields}).json()["data"]
+        for fields in ({}, {"quality": "hd", "stream": False, "user": "me"})
+    )
+    assert plain == sent
+    refused = client.post("/v1/images/generations", json={**body, "stream": True}).json()["error"]
+    assert refused["message"] == "stream is True; expected false: images are returned when all are finished"
 
 
 @pytest.mark.parametrize("size", ["1x1", "16x17", "0x16", "1024x1024"])
