@@ -129,8 +129,11 @@ class UnknownNameError(GlassformerError):
     hint: str = ""
     where: str = ""
 
+    def __post_init__(self) -> None:
+        self.known = [str(name) for name in self.known]
+
     def message(self) -> str:
-        known = [str(name) for name in self.known]
+        known = list(self.known)
         text = f"unknown {self.kind} {self.name!r}" + (f" in {self.where}" if self.where else "")
         longer = [name for name in known if self.name and self.name in name]
         if close := get_close_matches(self.name, known, n=1) or longer[:5]:

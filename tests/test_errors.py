@@ -1,4 +1,4 @@
-"""Messages that depend on the installation."""
+"""Messages that depend on the installation, and the fields of errors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from packaging.requirements import Requirement
 
 from glassformer.data.readers import open_table
 from glassformer.data.tables import TableWriter
-from glassformer.errors import MissingDependencyError, install_command
+from glassformer.errors import MissingDependencyError, UnknownNameError, install_command
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+def test_known_names_are_a_list_whatever_they_come_from() -> None:
+    for known in ({"ddim": object}, iter(["ddim"])):
+        error = UnknownNameError("sampler", "dpm", known)
+        assert error.fields["known"] == ["ddim"] and "choose from ddim" in str(error)
 
 
 def test_a_missing_package_of_a_checkout_is_installed_with_its_extra() -> None:
