@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -17,7 +17,7 @@ from glassformer.cli.options import Device, Dtype, Overwrite, Port, To, resolve_
 from glassformer.cli.serve import ServeOptions, run_server
 from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
 from glassformer.explorer import page_files
-from glassformer.pretrained import model_folder, names, resolve_name
+from glassformer.pretrained import NoModelYetError, model_folder, names, resolve_name
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
@@ -51,7 +51,7 @@ def explore(
     """
     page_files()  # fails if the page is not built, before a model is loaded
     options = ServeOptions(port=port, device=device, dtype=dtype, log_level="error")
-    chosen = models or names()
+    chosen = models_with_weights(models or names())
     if not chosen:
         raise MissingValueError(
             name="MODEL", needed_for="because no models are shipped with this installation"
@@ -104,6 +104,23 @@ def explore(
             webbrowser.open(page)
 
     run_server(chosen, options, on_ready=on_ready, check=check)
+
+
+def models_with_weights(models: Sequence[str]) -> list[str]:
+    """The models that can be shown: without runs that have no model yet, unless there is nothing else."""
+    ready: list[str] = []
+    problems: list[NoModelYetError] = []
+    for model in models:
+        try:
+            model_folder(resolve_name(model))
+            ready.append(model)
+        except NoModelYetError as error:
+            problems.append(error)
+    if problems and not ready:
+        raise problems[0]
+    for problem in problems:
+        message(f"note: {problem}; the page leaves it out")
+    return ready
 
 
 def _export_page(

@@ -378,11 +378,11 @@ def _embedding_steps(stack: schema.StackInfo, record: Record) -> Iterator[Step]:
 def _layer(
     stack: schema.StackInfo, at: str, memory: str, record: Record
 ) -> Iterator[tuple[str, Any, dict[str, str]]]:
-    """Yield the steps of a layer: each sublayer with its add & norm."""
+    """Yield the steps of a layer: each sublayer with its norm, in the order of the data."""
     before = f"{at}.resid_in"
     for part in ("self", "cross", "ffn") if stack.cross else ("self", "ffn"):
         norm, after = f"{at}.norm_{part}", f"{at}.resid_{'out' if part == 'ffn' else part}"
-        yield _sublayer(at, part, norm if stack.wiring == "pre" else before, memory)
+        sublayer = _sublayer(at, part, norm if stack.wiring == "pre" else before, memory)
         added = f"{norm}_out"  # with sandwich norms, the normed output is added to the residual stream
         if added not in record:
             added = f"{at}.ffn.down" if part == "ffn" else f"{at}.{part}_attn.out"
@@ -393,13 +393,12 @@ def _layer(
             "normed": norm,
             "after": after,
         }
-        yield f"norm_{part}", "add_norm", roles
+        steps = (f"norm_{part}", "add_norm", roles), sublayer
+        yield from steps if stack.wiring == "pre" else reversed(steps)
         before = after
 
 
 def _parallel_layer(at: str, record: Record) -> Iterator[tuple[str, Any, dict[str, str]]]:
-    yield _sublayer(at, "self", f"{at}.norm_self")
-    yield _sublayer(at, "ffn", f"{at}.norm_ffn" if f"{at}.norm_ffn" in record else f"{at}.norm_self")
     roles = {
         "before": f"{at}.resid_in",
         "normed": f"{at}.norm_self",
@@ -410,6 +409,8 @@ def _parallel_layer(at: str, record: Record) -> Iterator[tuple[str, Any, dict[st
         "after": f"{at}.resid_out",
     }
     yield "norm_self", "add_norm", roles
+    yield _sublayer(at, "self", f"{at}.norm_self")
+    yield _sublayer(at, "ffn", f"{at}.norm_ffn" if f"{at}.norm_ffn" in record else f"{at}.norm_self")
 
 
 def _sublayer(at: str, part: str, read: str, memory: str = "") -> tuple[str, Any, dict[str, str]]:

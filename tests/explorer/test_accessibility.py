@@ -37,7 +37,6 @@ VIEWS: list[tuple[str, str, dict[str, Any]]] = [
     (RUN, "change", {"what": "positions"}),
     (RUN, "learning", {}),
     ("rotary", "model", {"at": "decoder.position"}),
-    ("masked", "decoding", {}),
     ("sentences", "model", {"at": "head", "in_b": "a dog ran"}),
     ("pictures", "model", {}),
     ("windows", "model", {"look": 1}),

@@ -253,8 +253,13 @@ def test_every_view_has_a_url_and_back_works(open_page: OpenPage) -> None:
 
 
 SAVED = [
-    (RUN, {"at": "decoder.1.cross", "tab": "weights"}, "model", "model"),
-    (RUN, {"at": "decoder.1.cross", "tab": "weights"}, "model", "decoder.blocks.1.cross_attn-h0-weights"),
+    (RUN, {"at": "decoder.1.cross", "tab": "weights", "head": 0}, "model", "model"),
+    (
+        RUN,
+        {"at": "decoder.1.cross", "tab": "weights", "head": 0},
+        "model",
+        "decoder.blocks.1.cross_attn-h0-weights",
+    ),
     (RUN, {"at": "head"}, "model", "lens"),
     (RUN, {"way": "beam"}, "decoding", "beam-results"),
     (RUN, {"way": "beam"}, "decoding", "beam-tree"),

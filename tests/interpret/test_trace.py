@@ -56,7 +56,9 @@ def test_recorded_output_is_the_models_own_and_has_every_stage(family: str) -> N
 def test_add_and_norm_stages_add_and_normalize(family: str) -> None:
     bundle = tiny_bundle(family)
     trace = trace_of(bundle, example_values(bundle))
-    stages = [s for s in trace.info().stages if s.kind == "add_norm"]
+    trace_stages = trace.info().stages
+    ids = [stage.id for stage in trace_stages]
+    stages = [s for s in trace_stages if s.kind == "add_norm"]
     assert stages
     for stage in stages:
         x = {role: trace.record[name] for role, name in stage.tensors.items()}
@@ -67,6 +69,10 @@ def test_add_and_norm_stages_add_and_normalize(family: str) -> None:
         before = x["sum"] if torch.equal(x["after"], x["normed"]) else x["before"]
         with torch.no_grad():
             assert torch.allclose(norm(before), x["normed"], atol=1e-5)
+        # the norm comes where the data meets it: before the sublayer that gets its output, or after the one it gets
+        place = ids.index(stage.id)
+        normed = stage.tensors["normed"] in trace_stages[place + 1].tensors.values()
+        assert normed == (block.wiring in ("pre", "parallel"))
 
 
 @pytest.mark.parametrize("family", WRITERS)

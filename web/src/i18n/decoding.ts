@@ -99,59 +99,7 @@ export default {
   'decoding.layer': { en: 'Layer', ko: '레이어' },
   'decoding.head': { en: 'Head', ko: '헤드' },
   'decoding.mean': { en: 'mean', ko: '평균' },
-  'decoding.not.fill': {
-    en: 'This model does not generate text. It fills in masked tokens.',
-    ko: '이 모델은 글을 생성하지 않고 마스킹된 토큰을 채웁니다.',
-  },
-  'decoding.not.embed': {
-    en: 'This model does not generate text. It computes an embedding.',
-    ko: '이 모델은 글을 생성하지 않고 임베딩을 계산합니다.',
-  },
-  'decoding.not.detect': {
-    en: 'This model does not generate text. It detects objects.',
-    ko: '이 모델은 글을 생성하지 않고 물체를 검출합니다.',
-  },
-  'decoding.not.draw': {
-    en: 'This model does not generate text. It draws.',
-    ko: '텍스트를 생성하지 않는 모델입니다. 그림을 그립니다.',
-  },
-  'decoding.not.segment': {
-    en: 'This model does not generate text. It segments images.',
-    ko: '이 모델은 글을 생성하지 않고 이미지를 분할합니다.',
-  },
-  'decoding.not.similarity': {
-    en: 'This model does not generate text. It compares images with texts.',
-    ko: '이 모델은 글을 생성하지 않고 이미지와 텍스트를 비교합니다.',
-  },
-  'decoding.not.classify': {
-    en: 'This model does not generate text. It predicts a label.',
-    ko: '이 모델은 글을 생성하지 않고 레이블을 예측합니다.',
-  },
-  'decoding.not.ask': {
-    en: 'This model does not generate text. It chooses the answer to a question about an image.',
-    ko: '이 모델은 글을 생성하지 않고 이미지에 대한 질문의 답을 고릅니다.',
-  },
-  'decoding.not.answer': {
-    en: 'This model does not generate text. It finds the answer in the context.',
-    ko: '이 모델은 글을 생성하지 않고 지문에서 답을 찾습니다.',
-  },
-  'decoding.not.image': {
-    en: 'This model does not generate text. It classifies an image.',
-    ko: '이 모델은 글을 생성하지 않고 이미지를 분류합니다.',
-  },
-  'decoding.not.forecast': {
-    en: 'This model does not generate text. It predicts all future values at once.',
-    ko: '이 모델은 글을 생성하지 않고 앞으로의 값을 한꺼번에 예측합니다.',
-  },
   'decoding.masked': { en: 'Masked token at position {n}', ko: '{n}번째 위치의 마스킹된 토큰' },
-  'decoding.no_mask': {
-    en: 'The text contains no mask. Write [MASK] for the token to predict.',
-    ko: '글에 마스크가 없습니다. 예측할 자리에 [MASK]라고 적어 주세요.',
-  },
-  'decoding.labels': { en: 'Labels', ko: '레이블' },
-  'decoding.answer': { en: 'Answer', ko: '답' },
-  'decoding.see_head': { en: 'Open the output stage', ko: '출력 단계 보기' },
-  'decoding.see_change': { en: 'Try an intervention', ko: '개입해 보기' },
 
   'beam.controls': { en: 'Beam search settings', ko: '탐색 설정' },
   'beam.beams': { en: 'Beams', ko: '빔 수' },

@@ -44,6 +44,7 @@ export default {
   'part.ffn': { en: 'Feed-forward', ko: '피드포워드' },
   'part.norm': { en: 'Norm', ko: '정규화' },
   'part.add': { en: 'Add & norm', ko: '잔차 합 · 정규화' },
+  'part.norm_add': { en: 'Norm & residual', ko: '정규화 · 잔차 합' },
   'part.final': { en: 'Final norm', ko: '마지막 정규화' },
   'part.head': { en: 'Output', ko: '출력' },
   'short.self': { en: 'Self', ko: '셀프' },

@@ -7,8 +7,9 @@ export type Kind = ModelInfo['kind'];
 export type Outcome = TraceInfo['outcome'];
 export type Intervention = TraceInfo['interventions'][number];
 
-/** Whether a model has something to show in a view other than decoding, which says why not. */
+/** Whether a model has something to show in a view. */
 export const offers = (model: ModelInfo, view: string): boolean =>
+  !(view === 'decoding' && !isGenerative(model.kind)) &&
   !(model.kind === 'draw' && (view === 'change' || view === 'heads'));
 
 /** Whether models of this kind generate a target from a source: a text or an image. */

@@ -14,7 +14,7 @@ export interface Stop {
   w: number;
   h: number;
   mini: boolean; // drawn without text
-  after?: string; // the stage that precedes it in the data flow: a pre-norm
+  after?: string; // the stage that precedes it in the data flow: the sum after a pre-norm and its sublayer
 }
 export interface Line {
   d: string;
@@ -107,14 +107,14 @@ function opened(stack: StackInfo, layer: number, height: number, stream: number)
   const left = 14;
   const right = stream - 30;
   const id = (what: string): string => `${stack.name}.${layer}.${what}`;
-  const pill = (what: string, x: number, y: number, after?: string): void =>
-    void stops.push({ id: id(what), part: 'norm', x, y: y - 10, w: 48, h: 20, mini: false, after });
-  const plus = (what: string, y: number): void =>
-    void stops.push({ id: id(what), part: 'add', x: stream - 8, y: y - 8, w: 16, h: 16, mini: false });
+  const pill = (what: string, x: number, y: number): void =>
+    void stops.push({ id: id(what), part: 'norm', x, y: y - 10, w: 48, h: 20, mini: false });
+  const plus = (what: string, y: number, after?: string): void =>
+    void stops.push({ id: id(what), part: 'add', x: stream - 8, y: y - 8, w: 16, h: 16, mini: false, after });
   let y = height - 4;
   if (stack.wiring === 'parallel') {
     const branch = y - 12;
-    pill('norm_self', stream - 74, branch, id('self'));
+    pill('norm_self', stream - 74, branch);
     const top = branch - 18 - ATTEND;
     const sum = top - 14;
     const half = (right - left - 10) / 2;
@@ -130,11 +130,11 @@ function opened(stack: StackInfo, layer: number, height: number, stream: number)
       lines.push({
         d: `M${middle} ${top} V${sum + 6} Q${middle} ${sum} ${middle + 6} ${sum} H${stream - 8}`,
         role: 'branch',
-        id: id('norm_self'),
+        id: id('ffn'),
       });
     }
     if (inside(stack)) lines.push({ d: `M5 ${top + ATTEND / 2} H${left}`, role: 'position', id: id('self') });
-    plus('norm_self', sum);
+    plus('norm_self', sum, id('ffn'));
     return { stops, lines };
   }
   const middle = (left + right) / 2;
@@ -147,18 +147,18 @@ function opened(stack: StackInfo, layer: number, height: number, stream: number)
     lines.push({
       d: `M${stream} ${branch} H${middle + 8} Q${middle} ${branch} ${middle} ${branch - 8} V${top + high}`,
       role: 'branch',
-      id: id(part),
+      id: stack.wiring === 'pre' ? norm : id(part),
     });
     lines.push({
       d: `M${middle} ${top} V${sum + 6} Q${middle} ${sum} ${middle + 6} ${sum} H${stream - 8}`,
       role: 'branch',
-      id: norm,
+      id: stack.wiring === 'pre' ? id(part) : norm,
     });
-    if (stack.wiring === 'pre') pill(`norm_${part}`, stream - 74, branch, id(part));
+    if (stack.wiring === 'pre') pill(`norm_${part}`, stream - 74, branch);
     stops.push({ id: id(part), part, x: left, y: top, w: right - left, h: high, mini: false });
     if (part === 'self' && inside(stack))
       lines.push({ d: `M5 ${top + high / 2} H${left}`, role: 'position', id: id(part) });
-    plus(`norm_${part}`, sum);
+    plus(`norm_${part}`, sum, stack.wiring === 'pre' ? id(part) : undefined);
     if (stack.wiring === 'post') pill(`norm_${part}`, stream - 24, sum - 20);
     if (stack.wiring === 'res_post') pill(`norm_${part}`, stream - 74, sum);
     y = sum - { pre: 6, res_post: 14, post: 32 }[stack.wiring];
@@ -178,14 +178,14 @@ function closed(stack: StackInfo, layer: number, height: number, stream: number)
   const y = (height - h) / 2;
   let x = left;
   const id = (what: string): string => `${stack.name}.${layer}.${what}`;
-  const norm = (what: string, after?: string): void => {
-    stops.push({ id: id(what), part: 'norm', x, y, w: tick, h, mini: true, after });
+  const norm = (what: string): void => {
+    stops.push({ id: id(what), part: 'norm', x, y, w: tick, h, mini: true });
     x += tick + 3;
   };
   for (const part of list) {
     const mine = stack.wiring === 'parallel' ? 'norm_self' : `norm_${part}`;
     const after = stack.wiring === 'post' || stack.wiring === 'res_post';
-    if (!after && !(stack.wiring === 'parallel' && part === 'ffn')) norm(mine, id(part));
+    if (!after && !(stack.wiring === 'parallel' && part === 'ffn')) norm(mine);
     stops.push({ id: id(part), part, x, y, w: wide, h, mini: true });
     x += wide + 3;
     if (after) norm(mine);

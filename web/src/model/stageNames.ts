@@ -32,7 +32,8 @@ export function stageName(id: string, stack: StackInfo | null, trace: TraceInfo 
     return t(kind === 'patches' || kind === 'series' ? 'part.patches' : 'part.tokens');
   }
   if (part === 'self' && stack?.causal) return t('part.causal');
-  if (part.startsWith('norm_')) return t('part.add');
+  if (part.startsWith('norm_'))
+    return t(stack?.wiring === 'pre' || stack?.wiring === 'parallel' ? 'part.norm_add' : 'part.add');
   return lookup(`part.${part}`);
 }
 

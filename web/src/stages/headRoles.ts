@@ -26,6 +26,16 @@ export function sharpest(crosses: AttentionInfo[], { attentions }: HeadsInfo): A
   return crosses.toSorted((a, b) => sharpness(a.name) - sharpness(b.name)).at(-1) ?? null;
 }
 
+const DULL = ['self', 'first', 'last', 'separator', 'punctuation', 'spread'];
+
+/** The head of a layer that tells most: the clearest role that links different words, else the sharpest head. */
+export function tellingHead(attention: AttentionInfo, { attentions }: HeadsInfo): number {
+  const heads = attentions.find((one) => one.name === attention.name)?.heads ?? [];
+  const value = ({ role, share, chance, entropy }: HeadInfo): number =>
+    role === null ? -entropy : DULL.includes(role) ? share - chance - 100 : 100 + share - chance;
+  return heads.toSorted((a, b) => value(b) - value(a))[0]?.head ?? 0;
+}
+
 /** The display name of a role; an unknown role keeps its name. */
 export function roleName(role: string | null): string {
   if (role === null) return t('heads.role_none');

@@ -45,7 +45,8 @@ export const positionIn = (sequence: TokenSequence, otherwise = defaultPosition(
 export const keyIn = (sequence: TokenSequence, otherwise: number): number =>
   within(router.number('key', otherwise), sequence.tokens.length);
 
-export const headOf = (attention: AttentionInfo): number => within(router.number('head', 0), attention.heads);
+export const headOf = (attention: AttentionInfo, otherwise = 0): number =>
+  within(router.number('head', otherwise), attention.heads);
 
 /** The key/value head of a query head. */
 export const kvHeadOf = (attention: AttentionInfo, head: number): number =>
