@@ -69,7 +69,7 @@ def test_add_and_norm_stages_add_and_normalize(family: str) -> None:
         before = x["sum"] if torch.equal(x["after"], x["normed"]) else x["before"]
         with torch.no_grad():
             assert torch.allclose(norm(before), x["normed"], atol=1e-5)
-        # the norm comes where the data meets it: before the sublayer that gets its output, or after the one it gets
+        # a pre-norm comes right before the sublayer that gets its output
         place = ids.index(stage.id)
         normed = stage.tensors["normed"] in trace_stages[place + 1].tensors.values()
         assert normed == (block.wiring in ("pre", "parallel"))
