@@ -28,6 +28,7 @@ from glassformer.core.positions import (
 from glassformer.errors import InvalidValueError, ShapeError
 from glassformer.interpret.comparison import residual_change
 from glassformer.interpret.head_patterns import attention_blocks, thumbnails, typical_rows
+from glassformer.interpret.head_weights import circuit_matrix, singular_values
 from glassformer.interpret.logit_lens import lens_table
 from glassformer.interpret.occlusion import occlude
 from glassformer.interpret.outline import DERIVED, describe_stacks, residual_sites
@@ -132,6 +133,8 @@ def _part(trace: Trace, name: str, slices: str) -> Tensor:
         return _attention_matrix(trace, owner, tail, slices)
     if tail in ("top", "prob") and owner.endswith(".lens"):
         return _lens(trace, owner.removesuffix(".lens"), tail, slices)
+    if tail in ("ov", "qk") and owner in trace.record.attention_contexts:
+        return _circuit(trace, owner, tail, slices)
     if name in trace.record:
         whole = trace.tensor(name)
     else:
@@ -178,6 +181,19 @@ def _attention_matrix(trace: Trace, attention: str, stage: Any, slices: str) -> 
     return (matrices[0] if isinstance(heads, int) else torch.stack(matrices, 1))[rows]
 
 
+def _circuit(trace: Trace, name: str, circuit: Any, slices: str) -> Tensor:
+    """Compute a slice of W_V W_O or W_Q^T W_K (H, rows, columns), only for the requested heads."""
+    attention: Any = trace.bundle.model.get_submodule(name)
+    sizes = attention.q_proj.in_features, attention.k_proj.in_features
+    shape = (attention.num_heads, *(sizes if circuit == "qk" else sizes[::-1]))
+    heads, *rest = items = parse_slice(slices, shape)
+    _check_size(f"{name}.{circuit}", items, shape)
+    if isinstance(heads, int):
+        return circuit_matrix(attention, heads, circuit)[tuple(rest)]
+    each = range(*heads.indices(shape[0]))
+    return torch.stack([circuit_matrix(attention, head, circuit)[tuple(rest)] for head in each])
+
+
 def _lens(trace: Trace, stack: str, which: str, slices: str) -> Tensor:
     """Compute a slice of the logit lens (layers + 1, T), only at the requested positions."""
     shape = lens_table(trace, stack, ())[0].shape
@@ -193,6 +209,8 @@ def _derive(trace: Trace, name: str) -> Tensor:
         return _residual_norms(trace, stacks[owner])
     if tail == "thumbnails" and owner in trace.record.attention_contexts:
         return thumbnails(trace.record.weights(owner)[typical_rows(trace.record, owner)])
+    if tail in ("ov_values", "qk_values") and owner in trace.record.attention_contexts:
+        return singular_values(trace.bundle.model.get_submodule(owner), tail[:2])  # type: ignore[arg-type]
     if tail == "bias_table":
         return _bias_table(trace, owner)
     if (match := _OCCLUSION.fullmatch(name)) is not None:

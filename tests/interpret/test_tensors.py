@@ -118,6 +118,35 @@ def test_attention_matrices_match_the_definition_for_requested_heads(family: str
             assert np.allclose(some, whole[:, 1:3, 0:2, ::2].numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize("family", ["original", "mistral", "falcon"])
+def test_circuits_of_heads_are_the_products_of_their_weights(family: str) -> None:
+    trace = traced(family)
+    for about in trace.attentions():
+        attention = trace.bundle.model.get_submodule(about.name)
+        ov, qk = (torch.tensor(numbers(trace, f"{about.name}.{circuit}")) for circuit in ("ov", "qk"))
+        x = torch.randn(1, 1, ov.shape[1])  # one key gets all attention: the output is the sum of the heads
+        with torch.no_grad():
+            options = {} if about.kind == "self" else {"k_v": x}
+            moved = attention(x, **options) - attention(torch.zeros_like(x), **_zeros(options))
+        assert torch.allclose(moved[0], x[0] @ ov.sum(0), atol=1e-5)
+        for head in range(about.heads):
+            shared = head * about.kv_heads // about.heads
+            q = attention.q_proj.weight.unflatten(0, (about.heads, -1))[head]
+            k = attention.k_proj.weight.unflatten(0, (about.kv_heads, -1))[shared]
+            assert torch.allclose(qk[head], q.T @ k, atol=1e-5)
+            for circuit, matrix in (("ov", ov), ("qk", qk)):
+                alone = numbers(trace, f"{about.name}.{circuit}", f"{head},2:5,::3")
+                assert np.allclose(alone, matrix[head, 2:5, ::3], atol=1e-6)
+                values = numbers(trace, f"{about.name}.{circuit}_values", f"{head}")
+                whole = torch.linalg.svdvals(matrix[head])
+                assert np.allclose(values, whole[: len(values)], atol=1e-4)
+                assert float(whole[len(values) :].sum()) < 1e-3  # the rank is at most the width of a head
+
+
+def _zeros(options: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: torch.zeros_like(value) for name, value in options.items()}
+
+
 def test_one_head_is_computed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = traced("gpt2")
     requested: list[int | None] = []

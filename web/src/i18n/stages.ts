@@ -208,6 +208,23 @@ export default {
   'attention.tab_weights': { en: 'Weights', ko: '가중치' },
   'attention.tab_ribbons': { en: 'Ribbons', ko: '띠' },
   'attention.tab_mix': { en: 'Weighted values', ko: '값의 가중합' },
+  'attention.tab_head_weights': { en: 'OV, QK', ko: 'OV, QK' },
+  'head_weights.ov': { en: 'What the head moves (OV)', ko: '헤드가 옮기는 것 (OV)' },
+  'head_weights.ov_note': {
+    en: 'Row: dimension of the token attended to. Column: dimension of the output. The same for every input.',
+    ko: '행은 참조한 토큰의 차원, 열은 출력의 차원입니다. 입력과 무관하게 항상 같습니다.',
+  },
+  'head_weights.qk': { en: 'What the head looks for (QK)', ko: '헤드가 찾는 것 (QK)' },
+  'head_weights.qk_note': {
+    en: 'Row: dimension of the query token. Column: dimension of the key token. Without biases, norm and scale.',
+    ko: '행은 쿼리 토큰의 차원, 열은 키 토큰의 차원입니다. 편향, 정규화, 스케일은 제외했습니다.',
+  },
+  'head_weights.values': { en: 'Singular values', ko: '특잇값' },
+  'head_weights.values_note': {
+    en: 'A curve that falls quickly: the head moves or compares only a few directions.',
+    ko: '빠르게 떨어지면 헤드가 옮기거나 비교하는 방향이 몇 개뿐이라는 뜻입니다.',
+  },
+  'head_weights.index': { en: 'index', ko: '순번' },
   'attention.query': { en: 'Queries', ko: '쿼리' },
   'attention.query_note': { en: 'What each token is looking for.', ko: '각 토큰이 찾는 것입니다.' },
   'attention.key': { en: 'Keys', ko: '키' },
@@ -236,20 +253,16 @@ export default {
   'attention.least': { en: 'Minimum weight', ko: '최소 가중치' },
   'attention.only_chosen': { en: 'Selected token only', ko: '선택한 토큰만' },
 
+  'scores.title': { en: 'How “{query}” attends', ko: '“{query}” 토큰의 어텐션 계산' },
+  'scores.note': {
+    en: 'Rows: queries. Columns: keys, and dimensions of the output. The lit row runs through every step.',
+    ko: '행은 쿼리, 열은 키(출력에서는 차원)입니다. 강조한 행이 모든 단계를 지나갑니다.',
+  },
+  'scores.out': { en: 'Output of the head', ko: '헤드의 출력' },
   'scores.dot': { en: 'Q · Kᵀ', ko: 'Q · Kᵀ' },
-  'scores.dot_note': { en: 'How well each query matches each key.', ko: '쿼리와 키가 맞는 정도입니다.' },
   'scores.scaled': { en: 'Scaled', ko: '스케일링' },
-  'scores.scaled_note': {
-    en: 'Divided by √dₖ to keep the softmax from saturating; includes any position bias.',
-    ko: '소프트맥스가 포화되지 않도록 √dₖ로 나눕니다. 위치 편향이 있으면 더합니다.',
-  },
   'scores.masked': { en: 'Masked', ko: '마스킹' },
-  'scores.masked_note': {
-    en: 'Positions that may not be attended to are set to −∞ (gray).',
-    ko: '참조할 수 없는 위치는 −∞로 둡니다(회색).',
-  },
   'scores.weights': { en: 'Softmax', ko: '소프트맥스' },
-  'scores.weights_note': { en: 'Each row becomes weights that sum to 1.', ko: '각 행을 합이 1인 가중치로 바꿉니다.' },
   'scores.cell': { en: 'From “{query}” to “{key}”, step by step', ko: '“{query}” → “{key}” 계산 과정' },
   'scores.cell_note': {
     en: 'The cell under the pointer, or else the selected one.',
