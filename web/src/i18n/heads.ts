@@ -2,8 +2,8 @@ import type { Messages } from '../lib/i18n.svelte';
 
 export default {
   'heads.intro': {
-    en: 'All attention heads of all layers for this input. Rows: queries, columns: keys.',
-    ko: '이 입력에 대한 모든 레이어의 모든 어텐션 헤드입니다. 행은 쿼리, 열은 키입니다.',
+    en: 'All attention heads for this input: a row per layer. In each picture, rows are queries and columns are keys. Click a head to enlarge it.',
+    ko: '이 입력에 대한 모든 어텐션 헤드이며, 한 줄이 한 레이어입니다. 그림의 행은 쿼리, 열은 키입니다. 헤드를 누르면 커집니다.',
   },
   'heads.encoder_self': { en: 'Encoder self-attention', ko: '인코더 셀프 어텐션' },
   'heads.decoder_self': { en: 'Decoder self-attention', ko: '디코더 셀프 어텐션' },
@@ -25,6 +25,7 @@ export default {
   'heads.distance': { en: 'distance', ko: '거리' },
   'heads.baseline': { en: 'uniform {chance}', ko: '균등 기준 {chance}' },
   'heads.open': { en: 'Layer {layer}, head {head}: {role}', ko: '레이어 {layer} 헤드 {head}: {role}' },
+  'heads.open_stage': { en: 'Open in the model', ko: '모델에서 보기' },
   'heads.role_none': { en: 'no clear role', ko: '뚜렷한 역할 없음' },
   'heads.role_previous': { en: 'previous token', ko: '바로 앞 토큰' },
   'heads.role_next': { en: 'next token', ko: '바로 뒤 토큰' },
