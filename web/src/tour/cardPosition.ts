@@ -15,8 +15,8 @@ const GAP = 16;
 const EDGE = 12;
 
 /**
- * Beside the thing where there is room: right, left, below, above (below and above at its right end, where less
- * stands); else in the corner that covers least of it.
+ * Beside the thing where there is room: right, below, above (at its right end, where less stands), and left last,
+ * where the diagram is; else in the corner that covers least of it.
  */
 export function cardPosition(
   thing: Box | null,
@@ -34,9 +34,9 @@ export function cardPosition(
   if (!thing) return { left: most.left, top: most.top };
   const middle = (thing.top + thing.bottom - card.height) / 2;
   if (view.width - thing.right >= card.width + GAP + EDGE) return kept(thing.right + GAP, middle);
-  if (thing.left >= card.width + GAP + EDGE) return kept(thing.left - card.width - GAP, middle);
   if (view.height - thing.bottom >= card.height + GAP + EDGE) return kept(thing.right - card.width, thing.bottom + GAP);
   if (thing.top >= card.height + GAP + EDGE) return kept(thing.right - card.width, thing.top - card.height - GAP);
+  if (thing.left >= card.width + GAP + EDGE) return kept(thing.left - card.width - GAP, middle);
   const corners: CardPosition[] = [
     most,
     { left: EDGE, top: most.top },

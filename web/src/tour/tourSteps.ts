@@ -92,7 +92,12 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
         }),
     at('attention', `${first.name}.0.self`, {
       words: { tab: 'scores' },
-      points: [live('scores'), live('attention'), `[data-stage="${first.name}.0.self"]`],
+      points: [
+        `${live('scores')} [data-figure]`,
+        live('scores'),
+        live('attention'),
+        `[data-stage="${first.name}.0.self"]`,
+      ],
       tex: `\\mathrm{softmax}\\!\\left(${scaled ? '\\frac{QK^\\top}{\\sqrt{d_k}}' : 'QK^\\top'}\\right) V`,
     }),
     {
@@ -100,7 +105,7 @@ export function stepsOf(model: ModelInfo, trace: TraceInfo, able: Able): Step[] 
       told: ['heads'],
       view: 'heads',
       words: { at: null, tab: null },
-      points: ['[data-view="heads"] :has(> [data-attention])', '[data-view="heads"]'] /* a layer */,
+      points: [live('layer'), '[data-view="heads"]'],
       tex: '\\mathrm{Concat}(\\mathrm{head}_1, \\dots, \\mathrm{head}_h)\\, W^O',
     },
     causal
