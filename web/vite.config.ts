@@ -2,13 +2,15 @@ import { svelte } from '@sveltejs/vite-plugin-svelte';
 import type { Plugin } from 'vite';
 import { defineConfig } from 'vitest/config';
 
-// Every browser that can run the page reads woff2: the older forms of KaTeX's fonts stay out.
-const woff2Only: Plugin = {
-  name: 'woff2-only',
+// Of KaTeX's fonts only those of the page's formulas, and only as woff2, which every browser that can run the page reads.
+const usedFonts: Plugin = {
+  name: 'used-fonts',
   enforce: 'pre',
   transform(code, id) {
     if (!id.includes('katex') || !/\.css/.test(id)) return;
-    return code.replace(/,url\([^)]*\)\s*format\("(?:woff|truetype)"\)/g, '');
+    return code
+      .replace(/@font-face\s*\{[^}]*KaTeX_(?:Caligraphic|Fraktur|SansSerif|Script|Typewriter)[^}]*\}/g, '')
+      .replace(/,url\([^)]*\)\s*format\("(?:woff|truetype)"\)/g, '');
   },
 };
 
@@ -18,7 +20,7 @@ const woff2Only: Plugin = {
 export default defineConfig(({ mode }) => {
   const single = mode === 'single';
   return {
-    plugins: [woff2Only, svelte()],
+    plugins: [usedFonts, svelte()],
     base: './',
     define: single ? { 'import.meta.url': 'document.baseURI' } : {}, // a plain script knows no other
     build: {

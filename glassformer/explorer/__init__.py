@@ -1,31 +1,31 @@
-"""The explorer: the files of the built page, and the export of a trace as a single HTML file."""
+"""The explorer: the files of the built page, and pages that work without a server.
+
+`export_page` returns one trace as a single HTML file, `site.write_site` writes a folder of pages that share
+their script, and `notebook` puts one into a notebook.
+"""
 
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import html
-import json
-import math
-from collections.abc import Callable, Container, Iterable, Iterator
-from contextlib import suppress
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from glassformer.errors import FileMissingError, UnsupportedError
+from glassformer.errors import FileMissingError
 
 if TYPE_CHECKING:
     from glassformer.bundle import Bundle
-    from glassformer.interpret.schema import AttentionInfo, ModelInfo, TraceInfo, TraceInput
-    from glassformer.interpret.trace import Trace
+    from glassformer.explorer.stored_trace import StoredTrace
+    from glassformer.interpret.schema import StoryInfo, TraceInput
 
 FOLDER = Path(__file__).parent / "page"
 SINGLE = "single"  # the page as one script and one style, for exports
-MAX_BYTES = 96 * 2**20  # of tensors in one page; browsers can open twice as much
-NEXT_TOKENS = 50
-SCORES = ("dot", "scaled", "masked")  # of attention, before the softmax
+MAX_BYTES = 24 * 2**20  # of compressed tensors in one page
+SAFE = "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"  # of every page's policy
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -34,16 +34,26 @@ PAGE = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
+<meta name="description" content="{description}">
 <title>{title}</title>
-<style>{style}</style>
+{style}
 </head>
 <body>
 <div id="app"></div>
-<script type="text/plain" id="trace-data">{data}</script>
-<script>{script}</script>
+{data}
+{script}
 </body>
 </html>
 """
+# Unpacks the script of the page; it may run because the policy has its hash.
+UNPACK = """(async () => {
+const text = atob(document.getElementById('page-script').textContent);
+const data = Uint8Array.from({length: text.length}, (_, i) => text.charCodeAt(i));
+const plain = new Blob([data]).stream().pipeThrough(new DecompressionStream('deflate'));
+const script = document.createElement('script');
+script.textContent = await new Response(plain).text();
+document.body.append(script);
+})();"""
 
 
 def page_files() -> dict[str, Path]:
@@ -57,6 +67,7 @@ def page_files() -> dict[str, Path]:
 
 
 def single_page() -> tuple[str, str]:
+    """Return the page as one script and one style."""
     page_files()  # fails if the page is not built
     script, style = (FOLDER / SINGLE / name for name in ("page.js", "page.css"))
     return script.read_text("utf-8"), style.read_text("utf-8")
@@ -67,126 +78,66 @@ def export_page(
     input: TraceInput | None = None,
     *,
     name: str = "model",
+    max_bytes: int = MAX_BYTES,
+    start: str = "",
     log: Callable[[str], None] = lambda text: None,
 ) -> str:
     """Return a page that contains a trace of the input, by default of the model's example.
 
-    log: called with a note if large tensors are left out to limit the size of the page.
+    max_bytes: of compressed tensors. start: the view to open, such as `#/pocket/heads?role=next`. log:
+    called with a note if large tensors are left out to limit the size of the page.
     """
+    stored = trace_to_store(bundle, input, name=name, max_bytes=max_bytes, start=start)
+    if stored.left_out:
+        many = len(stored.left_out)
+        log(f"tensors left out to limit the page's size: {many}; without --export, all are shown")
+    return single_file(stored, title=f"Glassformer: {name}")
+
+
+def trace_to_store(
+    bundle: Bundle,
+    input: TraceInput | None = None,
+    *,
+    name: str,
+    max_bytes: int = MAX_BYTES,
+    start: str = "",
+    stories: Sequence[StoryInfo] = (),
+) -> StoredTrace:
+    """Trace the input, by default the model's example, and return what a page has to store."""
+    from glassformer.explorer.stored_trace import store_trace
     from glassformer.interpret.catalog import describe_model
-    from glassformer.interpret.schema import to_json
     from glassformer.interpret.trace import trace_model
 
-    script, style = single_page()
+    page_files()  # fails if the page is not built, before the model runs
     model = describe_model(bundle, name)
     trace = trace_model(bundle, input or model.example, model=name)
     model = replace(model, example=trace.prepared.input, examples=())  # what the page shows
-    content = to_json(_page_data(bundle, trace, model, log))
-    data = json.dumps(content, ensure_ascii=False, allow_nan=False)
-    script = script.replace("</script", "<\\/script")  # only a string literal can contain it
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
-        "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
-    )
+    stored = store_trace(trace, model, max_bytes)
+    stored.index |= {"start": start, "stories": stories}
+    return stored
+
+
+def single_file(stored: StoredTrace, *, title: str, description: str = "") -> str:
+    """Return the page with a stored trace as one HTML file."""
+    script, style = single_page()
+    packed = base64.b64encode(zlib.compress(script.encode(), 9)).decode()
+    style = style.replace("</style", "<\\/style")
+    texts = [_hidden(f"trace-{name}", text) for name, text in stored.texts().items()]
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (UNPACK, script))
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; {SAFE}"
     return PAGE.format(
         policy=html.escape(policy),
-        title=html.escape(f"Glassformer: {name}"),
-        style=style.replace("</style", "<\\/style"),
-        data=base64.b64encode(gzip.compress(data.encode(), mtime=0)).decode(),
-        script=script,
+        title=html.escape(title),
+        description=html.escape(description),
+        style=f"<style>{style}</style>",
+        data="\n".join(texts),
+        script=f"{_hidden('page-script', packed)}\n<script>{UNPACK}</script>",
     )
 
 
-def _page_data(bundle: Bundle, trace: Trace, model: ModelInfo, log: Callable[[str], None]) -> dict[str, Any]:
-    """Collect all data that the page may request about this trace."""
-    from glassformer.interpret.head_patterns import describe_heads
-    from glassformer.interpret.logit_lens import logit_lens, next_tokens
-    from glassformer.interpret.search_view import search_tree
-    from glassformer.interpret.views import view_of
-
-    info = trace.info()
-    scales = {one.name: one.scale for one in info.attentions if _only_scaled(trace, one)}
-    names = dict.fromkeys((*_tensor_names(info, model, scales), *trace.derived))
-    if trace.film is not None:
-        names |= dict.fromkeys(trace.film.names())
-    tensors, left_out = _stored_tensors(trace, info, names)
-    if left_out:
-        log(f"tensors left out to limit the page's size: {left_out}; without --export, all are shown")
-    lens: list[Any] = []
-    following: list[Any] = []
-    with suppress(UnsupportedError):  # a model that predicts neither tokens nor labels
-        positions = range(len(info.sequences[-1]))
-        lens = [logit_lens(trace, at) for at in positions]
-        following = [next_tokens(trace, at, NEXT_TOKENS) for at in positions]
-    search, input = None, trace.prepared.input
-    if view_of(bundle).generates:
-        search = search_tree(bundle, text=input.text, image=input.image, to=input.to)
-    return {
-        **{"model": model, "trace": info, "heads": describe_heads(trace), "lens": lens, "next": following},
-        **{"search": search, "scales": scales, "tensors": tensors},
-    }
+def _hidden(id: str, base64_text: str) -> str:
+    return f'<script type="text/plain" id="{id}">{base64_text}</script>'
 
 
-def _stored_tensors(
-    trace: Trace, info: TraceInfo, names: Iterable[str]
-) -> tuple[dict[str, dict[str, Any]], int]:
-    """Return the tensors that fit into the page, and how many do not.
-
-    Small tensors are stored first, and attention scores last, because few figures show them.
-    """
-    from glassformer.interpret.schema import ItemNotFoundError, TooLargeError
-    from glassformer.interpret.tensors import read_tensor
-
-    sizes = {name: 4 * math.prod(shape) for name, shape in info.tensors.items()}
-    matrices: dict[str, int] = {}
-    for one in info.attentions:
-        q, k = (info.tensors[f"{one.name}.{part}"] for part in "qk")
-        matrices |= {f"{one.name}.{tail}": 4 * math.prod(q[:3]) * k[2] for tail in (*SCORES, "weights")}
-    sizes |= matrices
-    tensors: dict[str, dict[str, Any]] = {}
-    left_out, space = 0, MAX_BYTES
-    for name in sorted(names, key=lambda name: (name.endswith(SCORES), sizes.get(name, 0))):
-        try:
-            if matrices.get(name, 0) > space:  # saves the time to compute it
-                raise TooLargeError(name, matrices[name], space, "bytes")
-            part = read_tensor(trace, name)
-            if (size := part.values.nbytes) > space:
-                raise TooLargeError(name, size, space, "bytes")
-        except TooLargeError:
-            left_out += 1
-            continue
-        except (ItemNotFoundError, UnsupportedError):
-            continue  # this model has no such tensor
-        space -= size
-        encoded = base64.b64encode(part.data()).decode()
-        tensors[name] = {"shape": part.shape, "dtype": part.dtype, "data": encoded}
-    return tensors, left_out
-
-
-def _only_scaled(trace: Trace, attention: AttentionInfo) -> bool:
-    """Whether the page can compute the weights of an attention layer from queries, keys and scale alone."""
-    context = trace.record.attention_contexts[attention.name]
-    if context.bias is not None or context.softcap is not None or context.windows is not None:
-        return False
-    q, k = (trace.record[f"{attention.name}.{part}"] for part in "qk")
-    allowed = context.mask.to_dense(q.shape[2], k.shape[2], q.device)
-    return allowed is None or bool(allowed.all())
-
-
-def _tensor_names(info: TraceInfo, model: ModelInfo, computed: Container[str]) -> Iterator[str]:
-    """List the tensors to store. computed: attention layers whose matrices the page computes."""
-    yield from info.tensors
-    yield "head.confidence"
-    for attention in info.attentions:
-        yield f"{attention.name}.thumbnails"
-        if attention.name not in computed:
-            yield from (f"{attention.name}.{tail}" for tail in (*SCORES, "weights"))
-        if attention.bias_table is not None:
-            yield attention.bias_table
-    for stack in model.outline.stacks:
-        for tail in ("growth", "lens.top", "lens.prob"):
-            yield f"{stack.name}.{tail}"
-        if stack.position.name:
-            for tail in ("table", "table_ahead", "similarity"):
-                yield f"{stack.position.name}.{tail}"
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

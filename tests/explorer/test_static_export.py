@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 import re
+import zlib
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
 import glassformer
-from glassformer import baselines, explorer
+from glassformer import baselines
 from glassformer.bundle import Bundle
 from glassformer.cli.main import app
 from glassformer.errors import GlassformerError
-from tests.explorer.conftest import OpenPage, wait_until_idle
+from glassformer.explorer import stored_trace
+from glassformer.explorer.stored_trace import store_trace
+from glassformer.interpret.catalog import describe_model
+from glassformer.interpret.trace import trace_model
+from tests.explorer.browser_page import numbers
+from tests.explorer.conftest import ExpectedTrace, OpenPage, wait_until_idle
 from tests.explorer.explorer_models import CAPTIONS
 from tests.faults.scale import sample
 
@@ -65,13 +73,16 @@ def test_exported_page_shows_the_output(
         assert page.get_attribute("html", "lang") == "ko"
 
 
-def test_content_security_policy_allows_only_the_inline_script(exported: dict[str, Path]) -> None:
+def test_content_security_policy_allows_only_the_scripts_of_the_page(exported: dict[str, Path]) -> None:
     text = exported["translator"].read_text("utf-8")
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
-    assert policy is not None and "default-src &#x27;none&#x27;" in policy[1] and "sha256-" in policy[1]
-    assert text.count("<script>") == 1 and "http://" not in text.split('id="trace-data"')[0].replace(
-        "http://www.w3.org", ""
-    )
+    assert policy is not None and "default-src &#x27;none&#x27;" in policy[1]
+    allowed = set(re.findall(r"sha256-([\w+/=]+)", policy[1]))
+    (packed,) = re.findall(r'id="page-script">([^<]+)<', text)
+    (unpack,) = re.findall(r"<script>(.*?)</script>", text, re.S)
+    scripts = (unpack.encode(), zlib.decompress(base64.b64decode(packed)))
+    assert {base64.b64encode(sha256(script).digest()).decode() for script in scripts} == allowed
+    assert not re.findall(r"(?:src|href)=", re.sub(r"<(style|script)\b.*?</\1>", "", text, flags=re.S))
 
 
 def test_export_takes_the_first_sentence_of_a_paragraph(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -109,36 +120,89 @@ def test_export_shows_a_caption_in_another_language(folders: dict[str, Path], tm
     assert data["trace"]["outcome"]["text"] == data["search"]["results"][0]["text"] == caption
 
 
-def test_export_leaves_out_the_largest_tensors(
-    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["translator", "rotary", "masked", "windows", "series", "queries"])
+def test_stored_tensors_match_the_trace(
+    bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    def export(name: str) -> tuple[dict[str, int], str]:
-        out = tmp_path / f"{name}.html"
-        words = ["explore", str(folders["windows"]), "--export", str(out)]
-        result = CliRunner().invoke(app(words), words)
-        assert result.exit_code == 0, result.output
-        tensors = _trace_data(out)["tensors"]
-        return {key: len(base64.b64decode(one["data"])) for key, one in tensors.items()}, result.stderr
+    """Each stored tensor is the recorded one in 16 bits, and each formula gives the recorded values."""
+    monkeypatch.setattr(stored_trace, "EXACT", 16)
+    bundle = bundles[name]
+    model = describe_model(bundle, name)
+    trace = trace_model(bundle, model.example, model=name)
+    stored = store_trace(trace, model, 2**30)
+    data, chunks = stored.index, stored.chunks
+    assert not stored.left_out and trace.info().tensors.keys() <= data["tensors"].keys()
 
-    whole, note = export("whole")
-    assert not note
-    limit = sum(whole.values()) // 2
-    monkeypatch.setattr(explorer, "MAX_BYTES", limit)
-    part, note = export("part")
-    missing = whole.keys() - part.keys()
-    assert part.items() <= whole.items() and sum(part.values()) <= limit
-    assert f" {len(missing)};" in note
-    scores = {name for name in whole if name.endswith(explorer.SCORES)}
-    assert scores & missing and min(whole[name] for name in missing) > limit - sum(part.values())
-    largest = max((name for name in whole if name.endswith(".weights")), key=lambda name: whole[name])
-    monkeypatch.setattr("glassformer.interpret.tensors.MAX_BYTES", whole[largest] - 1)
-    assert largest not in export("limited")[0]
+    def read(entry: dict[str, Any]) -> torch.Tensor:
+        planes = np.frombuffer(
+            zlib.decompress(chunks[entry["chunk"]][entry["start"] : entry["end"]]), np.uint8
+        )
+        dtype = np.dtype(entry["dtype"])
+        numbers = planes.reshape(dtype.itemsize, -1).T.copy().view(dtype).reshape(entry["shape"])
+        return torch.from_numpy(numbers.astype(np.float64))
+
+    for tensor, entry in data["tensors"].items():
+        if tensor not in trace.record:
+            continue
+        expected = trace.tensor(tensor).double()
+        if "of" in entry:
+            match entry["of"]:
+                case "same":
+                    found = trace.tensor(entry["from"][0]).double()
+                case "sum":
+                    found = torch.stack([trace.record[one] for one in entry["from"]]).sum(0).double()
+                case "heads":
+                    attention, v = entry["from"]
+                    values = trace.record[v].repeat_interleave(
+                        expected.shape[1] // trace.record[v].shape[1], 1
+                    )
+                    found = (trace.record.weights(attention) @ values).double()
+                case _:
+                    continue
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+        else:
+            error = (read(entry) - expected).abs()
+            assert bool((error <= expected.abs() * 2**-11 + 2**-24).all()), tensor
+
+
+def test_export_leaves_out_what_does_not_fit(
+    bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_trace, "EXACT", 16)  # so that tensors of a tiny model count as large
+    model = describe_model(bundles["masked"], "masked")
+    trace = trace_model(bundles["masked"], model.example, model="masked")
+    whole = store_trace(trace, model, 2**30)
+    size = sum(map(len, whole.chunks.values()))
+    part = store_trace(trace, model, size // 2)
+    assert not whole.left_out and part.left_out and part.index["left_out"] == len(part.left_out)
+    assert sum(map(len, part.chunks.values())) <= size // 2
+    missing = whole.index["tensors"].keys() - part.index["tensors"].keys()
+    assert missing == set(part.left_out)
+    assert any(name.endswith("ffn.up") for name in missing) and not any(
+        name.endswith(".q") for name in missing
+    )
+
+
+def test_figures_of_an_export_match_the_model(
+    exported: dict[str, Path], open_page: OpenPage, expected_trace: ExpectedTrace
+) -> None:
+    """The page computes attention from 16-bit queries and keys; its weights agree to three digits."""
+    trace = expected_trace("translator")
+    name = "decoder.blocks.0.self_attn"
+    with open_page(
+        f"{exported['translator'].as_uri()}#/x/model?at=decoder.0.self&head=1&pos=3&tab=weights"
+    ) as page:
+        bars = page.locator(f'[data-figure="{name}-h1-row"] [data-value]')
+        bars.first.wait_for()
+        shown = numbers(bars)
+    expected = trace.record.weights(name, 1)[0, 3, :4].sort(descending=True).values.tolist()
+    assert shown[:4] == pytest.approx(expected, rel=2e-3, abs=2e-4)
 
 
 def _trace_data(page: Path) -> dict[str, Any]:
     """What a page holds."""
-    (data,) = re.findall(r'id="trace-data">([^<]+)<', page.read_text("utf-8"))
-    return dict(json.loads(gzip.decompress(base64.b64decode(data))))
+    (data,) = re.findall(r'id="trace-">([^<]+)<', page.read_text("utf-8"))
+    return dict(json.loads(zlib.decompress(base64.b64decode(data))))
 
 
 @pytest.mark.parametrize(

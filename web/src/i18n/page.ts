@@ -14,8 +14,8 @@ export default {
     ko: '이 서버에는 탐색기가 보여 줄 수 있는 모델이 없습니다.',
   },
   'page.static': {
-    en: 'This page contains one saved trace. To try other inputs, run `glassformer explore`.',
-    ko: '저장된 기록 하나만 담긴 페이지입니다. 다른 입력을 넣어 보려면 `glassformer explore`를 실행해 주세요.',
+    en: 'This page contains one saved trace. Large tensors are stored in 16 bits: the third digit may differ by one. To try other inputs, run `glassformer explore`.',
+    ko: '저장된 기록 하나만 담긴 페이지입니다. 큰 텐서는 16비트로 저장해 셋째 자리 숫자가 1만큼 다를 수 있습니다. 다른 입력을 넣어 보려면 `glassformer explore`를 실행해 주세요.',
   },
   'view.model': { en: 'Model', ko: '모델' },
   'view.heads': { en: 'Heads', ko: '헤드' },
@@ -108,6 +108,14 @@ export default {
   'problem.no_model': {
     en: 'There is no model “{name}” on this server. Showing {shown} instead.',
     ko: '“{name}”이라는 모델이 없어 {shown} 모델을 대신 보여 줍니다.',
+  },
+  'problem.left_out': {
+    en: 'This figure was left out to keep the file small. `glassformer explore` shows it.',
+    ko: '파일 크기를 줄이려고 이 그림을 뺐습니다. `glassformer explore`에서 볼 수 있습니다.',
+  },
+  'problem.no_chunk': {
+    en: 'A part of this page did not load. Reload it to try again.',
+    ko: '페이지의 일부를 불러오지 못했습니다. 새로 고침해 주세요.',
   },
   'problem.static': {
     en: 'This page contains one saved trace. To run a model, use `glassformer explore`.',
