@@ -12,7 +12,7 @@ from urllib.parse import quote
 import typer
 
 from glassformer.cli.console import message
-from glassformer.cli.lines import check_output_file
+from glassformer.cli.lines import check_output_file, check_output_folder
 from glassformer.cli.options import Device, Dtype, Overwrite, Port, To, resolve_language
 from glassformer.cli.serve import ServeOptions, run_server
 from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
@@ -41,6 +41,9 @@ def explore(
     export: Annotated[
         Path | None, typer.Option(help="Write one trace as a self-contained HTML page instead.")
     ] = None,
+    site: Annotated[
+        Path | None, typer.Option(help="Write a static site: a page for each story of the models.")
+    ] = None,
     overwrite: Overwrite = False,
     dtype: Dtype = None,
     device: Device = "auto",
@@ -68,6 +71,9 @@ def explore(
             image,
             export,
         )
+        return
+    if site is not None:
+        _write_site(options, chosen, site, overwrite=overwrite)
         return
     if image is not None:
         raise MissingValueError(name="export", needed_for="with --image; in the browser, drop an image")
@@ -121,6 +127,21 @@ def models_with_weights(models: Sequence[str]) -> list[str]:
     for problem in problems:
         message(f"note: {problem}; the page leaves it out")
     return ready
+
+
+def _write_site(options: ServeOptions, chosen: list[str], folder: Path, *, overwrite: bool) -> None:
+    from glassformer.explorer.site import write_site
+
+    check_output_folder(folder, overwrite=overwrite)
+    bundles = {
+        Path(name).resolve().name: options.load(str(model_folder(resolve_name(name))), mmap=False)
+        for name in chosen
+    }
+    files = write_site(folder, bundles, log=typer.echo)
+    size = sum(file.stat().st_size for file in files) / 1e6
+    typer.echo(
+        f"wrote {folder}, {size:.1f} MB; open {folder / 'index.html'}, or copy the folder to a web server"
+    )
 
 
 def _export_page(

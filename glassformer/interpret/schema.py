@@ -1001,6 +1001,53 @@ class RunSnapshots(Schema):
     text: str | None = field(default=None, metadata=OMIT)
 
 
+# Stories
+
+
+class StoryBar(Schema):
+    """A probability, and the same with the head of the story switched off."""
+
+    label: str
+    value: float
+    changed: float | None = None
+
+
+class StoryFigure(Schema):
+    """What a story shows; what is empty is not drawn.
+
+    tokens, weights: attention of the token at `query` to each token. boxes: x_min, y_min, x_max, y_max in
+    shares of the first image, after every layer. images: data URLs; several are the frames of a film. lines:
+    values by step; missing ones are None. samples: outputs by training step.
+    """
+
+    tokens: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
+    query: int = 0
+    bars: tuple[StoryBar, ...] = ()
+    images: tuple[str, ...] = ()
+    boxes: tuple[tuple[tuple[float, float, float, float], ...], ...] = ()
+    lines: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    samples: tuple[tuple[int, str], ...] = ()
+
+
+class StoryInfo(Schema):
+    """A fact about a shipped model, found on its weights: one line of text, a figure and a view.
+
+    title, text, switch: by language; the switch makes the changes of the story; empty if there are none.
+    address: of the view, such as `#/pocket/model?at=...`.
+    """
+
+    id: str
+    model: str
+    title: Mapping[str, str]
+    text: Mapping[str, str]
+    address: str
+    input: TraceInput = TraceInput()
+    figure: StoryFigure = StoryFigure()
+    switch: Mapping[str, str] = field(default_factory=dict)
+    changes: tuple[AblateHead, ...] = ()
+
+
 def to_json(value: Any) -> Any:
     """Convert dataclasses, tuples and mappings to JSON values; NaN and infinity become null."""
     return convert_json(value, _plain)

@@ -11,6 +11,7 @@ from starlette.staticfiles import StaticFiles
 
 from glassformer.errors import GlassformerError
 from glassformer.explorer import FOLDER, page_files
+from glassformer.explorer.stories import stories_of
 from glassformer.interpret import schema
 from glassformer.interpret.catalog import Catalog
 from glassformer.interpret.comparison import compare_traces
@@ -124,6 +125,7 @@ class SearchRequest(GenerationParameters):
 class ModelsResponse(BaseModel):
     models: list[schema.ModelInfo]
     runs: list[schema.RunInfo]
+    stories: list[schema.StoryInfo]
 
 
 class SentencesResponse(BaseModel):
@@ -136,8 +138,9 @@ def trace_router(catalog: Catalog) -> APIRouter:
 
     @router.get("/models", response_model=ModelsResponse)
     def models() -> JSONResponse:
-        """List the models and training runs."""
-        return _json({"models": catalog.models(), "runs": catalog.runs()})
+        """List the models and training runs, and what is worth seeing in the shipped models."""
+        stories = stories_of(catalog.bundles)
+        return _json({"models": catalog.models(), "runs": catalog.runs(), "stories": stories})
 
     @router.post("/trace", response_model=schema.TraceInfo)
     def trace(body: TraceRequest) -> JSONResponse:

@@ -108,6 +108,7 @@ export default {
     en: 'A decoder: each token attends to itself and earlier tokens, and predicts the next token.',
     ko: '디코더 모델입니다. 각 토큰은 자신과 앞선 토큰을 참조해 다음 토큰을 예측합니다.',
   },
+  'overview.sizes': { en: 'Sizes and settings', ko: '크기와 설정' },
   'overview.parameters': { en: 'Parameters', ko: '파라미터' },
   'overview.image': { en: 'Image size', ko: '이미지 크기' },
   'overview.width': { en: 'Model dimension', ko: '모델 차원' },

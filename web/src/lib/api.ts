@@ -366,6 +366,7 @@ export interface ModelOutline {
 export interface ModelsResponse {
   models: ModelInfo[];
   runs: RunInfo[];
+  stories: StoryInfo[];
 }
 
 /** The model's predictions at one position, best first. logits: name of the tensor of all logits. */
@@ -673,6 +674,38 @@ export interface StepRequest {
   generated_ids?: number[] | null;
   top?: number;
   parameters?: GenerationParameters | null;
+}
+
+/** A probability, and the same with the head of the story switched off. */
+export interface StoryBar {
+  label: string;
+  value: number;
+  changed: number | null;
+}
+
+/** What a story shows; what is empty is not drawn. tokens, weights: attention of the token at `query` to each token. boxes: x_min, y_min, x_max, y_max in shares of the first image, after every layer. images: data URLs; several are the frames of a film. lines: values by step; missing ones are None. samples: outputs by training step. */
+export interface StoryFigure {
+  tokens: string[];
+  weights: number[];
+  query: number;
+  bars: StoryBar[];
+  images: string[];
+  boxes: [number, number, number, number][][];
+  lines: Record<string, (number | null)[]>;
+  samples: [number, string][];
+}
+
+/** A fact about a shipped model, found on its weights: one line of text, a figure and a view. title, text, switch: by language; the switch makes the changes of the story; empty if there are none. address: of the view, such as `#/pocket/model?at=...`. */
+export interface StoryInfo {
+  id: string;
+  model: string;
+  title: Record<string, string>;
+  text: Record<string, string>;
+  address: string;
+  input: TraceInput;
+  figure: StoryFigure;
+  switch: Record<string, string>;
+  changes: AblateHead[];
 }
 
 /** Swap two tokens or image patches. */

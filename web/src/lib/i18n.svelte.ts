@@ -1,6 +1,7 @@
 // The page's texts in English and Korean. Each part of the page has its own file in src/i18n, with both languages side
 // by side, so a missing translation is a type error; so is a misspelled key.
 
+import { load, save } from './storage';
 import decoding from '../i18n/decoding';
 import draw from '../i18n/draw';
 import errors from '../i18n/errors';
@@ -11,6 +12,7 @@ import model from '../i18n/model';
 import page from '../i18n/page';
 import media from '../i18n/media';
 import stages from '../i18n/stages';
+import stories from '../i18n/stories';
 import tour from '../i18n/tour';
 
 export type Language = 'en' | 'ko';
@@ -27,12 +29,13 @@ const messages = {
   ...page,
   ...media,
   ...stages,
+  ...stories,
   ...tour,
 };
 export type Key = keyof typeof messages;
 
 function preferred(): Language {
-  const stored = localStorage.getItem('language');
+  const stored = load('language');
   if (stored === 'en' || stored === 'ko') return stored;
   return navigator.languages.some((l) => l.toLowerCase().startsWith('ko')) ? 'ko' : 'en';
 }
@@ -42,7 +45,7 @@ class Locale {
 
   choose(language: Language): void {
     this.language = language;
-    localStorage.setItem('language', language);
+    save('language', language);
   }
 }
 

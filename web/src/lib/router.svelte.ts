@@ -24,6 +24,11 @@ function parseHash(hash: string): { model: string; view: View; params: Record<st
   };
 }
 
+/** Change the URL. A page inside a notebook has none of its own, so that its state lasts as long as the page. */
+function write(how: 'pushState' | 'replaceState', href: string): void {
+  if (location.protocol !== 'about:') history[how](null, '', href);
+}
+
 const URL_DELAY = 100; // ms
 
 class Router {
@@ -38,6 +43,14 @@ class Router {
       this.#timer = undefined;
       this.#apply(location.hash);
     });
+    // Inside a notebook, a link of the page would open the notebook's URL.
+    if (location.protocol === 'about:')
+      addEventListener('click', (event) => {
+        const href = (event.target as Element).closest?.('a')?.getAttribute('href');
+        if (!href?.startsWith('#')) return;
+        event.preventDefault();
+        this.#apply(href);
+      });
   }
 
   #apply(hash: string): void {
@@ -84,9 +97,9 @@ class Router {
     if (this.#timer !== undefined) {
       clearTimeout(this.#timer);
       this.#timer = undefined;
-      if (step) history.replaceState(null, '', current);
+      if (step) write('replaceState', current);
     }
-    if (step) history.pushState(null, '', href);
+    if (step) write('pushState', href);
     else {
       const from = location.hash;
       this.#timer = setTimeout(() => this.#write(from), URL_DELAY);
@@ -101,7 +114,7 @@ class Router {
     this.#timer = undefined;
     // The user navigated in the meantime; that URL wins.
     if (location.hash !== from) return;
-    history.replaceState(null, '', this.href({}));
+    write('replaceState', this.href({}));
   }
 }
 

@@ -9,7 +9,7 @@ import { readPrompt } from '../media/prompts';
 import { missingInput } from './missingInput';
 import { describe, PageError, type Problem } from './errors';
 import { ServerSource, type Source } from './source';
-import type { ModelInfo, RunInfo, TraceInfo, TraceInput } from './types';
+import type { ModelInfo, RunInfo, StoryInfo, TraceInfo, TraceInput } from './types';
 
 /** The URL parameters of a drawing, for both inputs, and the fields that they set. */
 export const DRAWN = [
@@ -87,13 +87,14 @@ export function sentenceAt(params: Record<string, string | null>, suffix: Side, 
   return number >= 1 && number <= count ? number - 1 : 0;
 }
 
-/** The data of an exported page; a served page has none. */
-const exported = document.getElementById('trace-data')?.textContent;
+/** A stored trace: in the page itself, or in the folder that it names. A served page has none. */
+const stored = document.getElementById('trace-');
 
 class Session {
-  source: Source = exported ? new StaticSource(exported) : new ServerSource();
+  source: Source = stored ? new StaticSource(stored.dataset.folder) : new ServerSource();
   models = $state.raw<ModelInfo[]>([]);
   runs = $state.raw<RunInfo[]>([]);
+  stories = $state.raw<StoryInfo[]>([]);
   trace = $state.raw<TraceInfo | null>(null);
   /** The trace of the second input while comparing. */
   comparison = $state.raw<TraceInfo | null>(null);
@@ -119,9 +120,11 @@ class Session {
   newInput: boolean = $derived((router.params.held ?? null) !== (this.inputParams.held ?? null));
 
   async begin(): Promise<void> {
-    await this.#load(this.source.models(), ({ models, runs }) => {
+    await this.#load(this.source.models(), ({ models, runs, stories }) => {
+      for (const { id, input } of stories) if (input.image || input.series) storedInputs.set(id, input);
       this.models = models;
       this.runs = runs;
+      this.stories = stories;
     });
   }
 

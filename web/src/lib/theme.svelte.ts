@@ -1,10 +1,12 @@
 // Light or dark theme: the system's until the user chooses.
 
+import { load, save } from './storage';
+
 export type Theme = 'light' | 'dark';
 const system = matchMedia('(prefers-color-scheme: dark)');
 
 class Appearance {
-  #chosen = $state<Theme | null>(localStorage.getItem('theme') as Theme | null);
+  #chosen = $state<Theme | null>(load('theme') as Theme | null);
   #dark = $state(system.matches);
   theme: Theme = $derived(this.#chosen ?? (this.#dark ? 'dark' : 'light'));
 
@@ -14,7 +16,7 @@ class Appearance {
 
   choose(theme: Theme): void {
     this.#chosen = theme;
-    localStorage.setItem('theme', theme);
+    save('theme', theme);
   }
 }
 

@@ -3,6 +3,7 @@
 
 import { router } from '../lib/router.svelte';
 import { storedInputs, type StoredInput } from '../lib/inputStore';
+import { load, save } from '../lib/storage';
 import { session } from '../lib/session.svelte';
 
 export type Suffix = '' | '_b';
@@ -21,11 +22,7 @@ export function storeInput(input: StoredInput, suffix: Suffix = '', params: Reco
   const text = JSON.stringify(input);
   const name = named(text);
   storedInputs.set(name, input);
-  try {
-    sessionStorage.setItem(STORE + name, text);
-  } catch {
-    // no room, or not allowed: it lives until the page is left
-  }
+  save(STORE + name, text, 'sessionStorage');
   router.go({ params: { [`held${suffix}`]: name, [`out${suffix}`]: null, ...NO_PROMPT, ...params } });
   session.turn++; // also where it is the same as before
 }
@@ -40,7 +37,7 @@ export function useExample(suffix: Suffix = ''): void {
 export function restoreInput(suffix: Suffix = ''): void {
   const name = router.params[`held${suffix}`];
   if (name === undefined || storedInputs.has(name)) return;
-  const text = sessionStorage.getItem(STORE + name);
+  const text = load(STORE + name, 'sessionStorage');
   if (text === null) return;
   storedInputs.set(name, JSON.parse(text) as StoredInput);
   void session.read();
