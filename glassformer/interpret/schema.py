@@ -565,7 +565,7 @@ class CodesInfo(Schema):
 
     grid: rows and columns. num_codes: size of the codebook. page: how many codes each tensor `codebook.N`
     (page, h, w, C) has, decoded in the middle of the picture. counts: name of the tensor (num_codes) of how
-    often the training images of the run have each code; None if that is unknown.
+    often the images of the model's run have each code; None if it has no run.
     """
 
     grid: tuple[int, int]

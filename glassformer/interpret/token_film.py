@@ -35,7 +35,7 @@ COUNTS = "codebook.counts"
 MAX_CANDIDATES = 12  # of a step, besides the chosen code
 CODEBOOK_PAGE, PICTURES_TOGETHER = 64, 16  # codes of a page, and pictures that are decoded together
 PICTURES = 8  # that are shown while the codes are chosen
-MAX_COUNTED = 1 << 24  # codes of training images
+MAX_COUNTED = 1 << 24  # codes of the images of a run
 
 
 class TokenFilm(Film):
@@ -316,13 +316,12 @@ def _from(edit: Callable[[Tensor], Tensor], first: int) -> Callable[[Tensor], Te
 
 
 def count_codes(bundle: Bundle) -> Tensor | None:
-    """Return how often the training images of a model's run have each code (V); None if it has no run."""
+    """Return how often the images of a model's run have each code (V); None if it has no run."""
     run = None if bundle.folder is None else run_of(bundle.folder.resolve())
-    path = None if run is None else next(run.glob(f"data/**/train*/{LATENTS}"), None)
-    if path is None:
+    paths = [] if run is None else sorted(run.glob(f"data/**/{LATENTS}"))
+    if not paths:
         return None
-    codes = np.load(path, mmap_mode="r", allow_pickle=False)
     spec: Any = bundle.spec
-    rows = max(1, MAX_COUNTED // spec.num_cells)
-    counts = np.bincount(np.asarray(codes[:rows, 0]).ravel(), minlength=spec.num_codes)
-    return torch.from_numpy(counts).int()
+    rows = MAX_COUNTED // (len(paths) * spec.num_cells)
+    parts = [np.load(path, mmap_mode="r", allow_pickle=False)[: max(1, rows), 0].ravel() for path in paths]
+    return torch.from_numpy(np.bincount(np.concatenate(parts), minlength=spec.num_codes)).int()

@@ -16,6 +16,7 @@ import glassformer
 from glassformer.bundle import Bundle, save
 from glassformer.core import spec as specs
 from glassformer.errors import ConflictError, InvalidValueError, MissingValueError, UnsupportedError
+from glassformer.interpret.token_film import count_codes
 from glassformer.tasks.image_tokens import TokenImageGenerator
 from glassformer.training.evaluation import evaluate_files
 from glassformer.training.jobs.image_tokens import ImageTokensLearner, drop_conditions, token_batch
@@ -128,6 +129,14 @@ def test_training_learns_what_the_prompt_says(condition: str, tmp_path: Path) ->
     assert task(prompts[0]).images[0].size == (SIDE, SIDE)
     grid = Image.open(sorted((tmp_path / "run/samples").glob("*.png"))[-1])
     assert grid.size[0] > SIDE * 3
+
+    pixels = [np.asarray(Image.open(tmp_path / f"images/{n}.png").resize((SIDE, SIDE), 3)) for n in range(40)]
+    with torch.no_grad():
+        codes = model.encode(torch.from_numpy(np.stack(pixels)).movedim(-1, 1) / 127.5 - 1)
+    counts = count_codes(glassformer.load(tmp_path / "run"))  # for the explorer
+    assert counts is not None and int(counts.sum()) == codes.numel()
+    if condition == "text":  # images of classes are resized in another way
+        assert torch.equal(counts.long(), codes.flatten().bincount(minlength=CODES))
 
     files = recipe["data"]["train"]
     scores = evaluate_files(tmp_path / "run", files, device="cpu", log=quiet)

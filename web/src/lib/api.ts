@@ -58,7 +58,7 @@ export interface CheckpointInfo {
   loss: number | null;
 }
 
-/** The codes of a picture that is drawn code by code, row by row. grid: rows and columns. num_codes: size of the codebook. page: how many codes each tensor `codebook.N` (page, h, w, C) has, decoded in the middle of the picture. counts: name of the tensor (num_codes) of how often the training images of the run have each code; None if that is unknown. */
+/** The codes of a picture that is drawn code by code, row by row. grid: rows and columns. num_codes: size of the codebook. page: how many codes each tensor `codebook.N` (page, h, w, C) has, decoded in the middle of the picture. counts: name of the tensor (num_codes) of how often the images of the model's run have each code; None if it has no run. */
 export interface CodesInfo {
   grid: [number, number];
   num_codes: number;
