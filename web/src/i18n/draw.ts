@@ -87,7 +87,10 @@ export default {
     ko: '코드마다 이 그림 한가운데에 같은 코드끼리 놓았을 때의 모습입니다. 숫자는 그림에 쓰인 횟수입니다. 코드를 고르면 그 패치를 표시합니다.',
   },
   'draw.used': { en: '{used} of {all} codes are in this picture.', ko: '이 그림은 코드 {all}개 중 {used}개를 씁니다.' },
-  'draw.all_trained': { en: 'The images of the training run have every code.', ko: '학습에 쓴 이미지에는 모든 코드가 나옵니다.' },
+  'draw.all_trained': {
+    en: 'The images of the training run have every code.',
+    ko: '학습에 쓴 이미지에는 모든 코드가 나옵니다.',
+  },
   'draw.unused': {
     en: '{count} are in no image of the training run (dashed).',
     ko: '{count}개는 학습에 쓴 이미지에 한 번도 나오지 않습니다(점선).',
