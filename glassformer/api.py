@@ -10,7 +10,7 @@ glassformer.save(pipeline, "path/to/other")
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -25,6 +25,7 @@ from glassformer.families.registry import preset_spec, tiny_spec
 from glassformer.tasks.methods import TaskMethods
 
 if TYPE_CHECKING:
+    from glassformer.explorer.notebook import ExplorerPage
     from glassformer.tasks.chat import Conversation
     from glassformer.tasks.streaming import TextStream
     from glassformer.tasks.text_generation import TextOptions
@@ -48,6 +49,32 @@ class Pipeline(TaskMethods, Bundle):
     folder.
     batch_tokens: tokens per batch, including padding.
     """
+
+    def explore(
+        self,
+        text: str | None = None,
+        *,
+        image: str | Path | bytes | None = None,
+        question: str | None = None,
+        to: str | None = None,
+        view: str = "model",
+        height: int = 720,
+    ) -> ExplorerPage:
+        """Show the explorer's page of one input in a notebook, or save it as a file; it needs no server.
+
+        text, image, question, to: the input, by default the model's example; an image is a file or its bytes
+        view: the view to open: "model", "heads", "decoding", "change" or "learning"
+        height: of the frame, in pixels
+        """
+        from glassformer.explorer.notebook import explore, image_input
+        from glassformer.interpret.examples import example_input
+
+        given: dict[str, Any] = {"text": text, "question": question, "to": to}
+        if image is not None:
+            given["image"] = image_input(image)
+        values = {name: value for name, value in given.items() if value is not None}
+        input = replace(example_input(self), **values) if values else None
+        return explore(self, input, view=view, height=height)
 
     @classmethod
     def of(cls, bundle: Bundle) -> Pipeline:

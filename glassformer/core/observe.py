@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -22,6 +22,7 @@ from glassformer.errors import InvalidValueError, UnknownNameError, UnsupportedE
 
 if TYPE_CHECKING:
     from glassformer.core.vision.attention import Layout
+    from glassformer.explorer.notebook import ExplorerPage
 
 TensorEdit = Callable[[Tensor], Tensor]
 
@@ -52,6 +53,8 @@ class Record:
         self.tensors: dict[str, Tensor] = {}
         self.attention_contexts: dict[str, AttentionContext] = {}
         self.output: Any = None
+        self.model: nn.Module | None = None  # that `observe` ran, and its inputs
+        self.inputs: Any = None
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.tensors:
@@ -70,11 +73,30 @@ class Record:
         """Return the recorded names, in the order of the forward pass."""
         return [name for name in self.tensors if fnmatchcase(name, pattern)]
 
+    def show(
+        self,
+        tokens: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+        *,
+        view: str = "heads",
+        height: int = 720,
+    ) -> ExplorerPage:
+        """Show a record of `observe` in a notebook: every head and every tensor, without a server.
+
+        tokens: the token at each position, by default its id or number; of an encoder-decoder, a dict with
+        "source" and "target"
+        view: the explorer's view to open: "heads" or "model"
+        height: of the frame, in pixels
+        """
+        from glassformer.explorer.notebook import show_record
+
+        return show_record(self, tokens, view=view, height=height)
+
     def double(self) -> Record:
         """Return a copy with tensors in float64, from which scores and weights are recomputed in float64."""
         copy = Record()
         copy.tensors = {name: tensor.double() for name, tensor in self.tensors.items()}
         copy.attention_contexts, copy.output = self.attention_contexts, self.output
+        copy.model, copy.inputs = self.model, self.inputs
         return copy
 
     def attentions(self) -> list[str]:
@@ -309,5 +331,6 @@ def observe(
         raise UnknownNameError("name to edit", unused[0], hint="observe(model, inputs).names() lists them")
     if observer.matched_nothing():
         raise UnknownNameError("name to record", str(want), hint="observe(model, inputs).names() lists them")
-    observer.record.output = output
-    return observer.record
+    record = observer.record
+    record.output, record.model, record.inputs = output, plain, inputs
+    return record

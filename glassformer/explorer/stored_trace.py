@@ -22,10 +22,9 @@ from torch import Tensor
 
 from glassformer.core.backend import ACTIVATIONS
 from glassformer.core.norms import LayerNorm, RMSNorm
-from glassformer.errors import UnsupportedError
+from glassformer.errors import GlassformerError, UnsupportedError
 from glassformer.interpret.schema import (
     AttentionInfo,
-    ItemNotFoundError,
     ModelInfo,
     Stage,
     TooLargeError,
@@ -77,14 +76,15 @@ def store_trace(trace: Trace, model: ModelInfo, max_bytes: int) -> StoredTrace:
     from glassformer.interpret.views import view_of
 
     info, input = trace.info(), trace.prepared.input
+    has_texts = trace.bundle.tokenizer is not None or input.text is None  # to name what the head predicts
     lens: list[Any] = []
     following: list[Any] = []
     with suppress(UnsupportedError):  # a model that predicts neither tokens nor labels
-        positions = range(len(info.sequences[-1]))
+        positions = range(len(info.sequences[-1]) if has_texts else 0)
         lens = [logit_lens(trace, at) for at in positions]
         following = [next_tokens(trace, at, NEXT_TOKENS) for at in positions]
     search = None
-    if view_of(trace.bundle).generates:
+    if has_texts and view_of(trace.bundle).generates:
         search = search_tree(trace.bundle, text=input.text, image=input.image, to=input.to)
     heads = describe_heads(trace)
     index = {"model": model, "trace": info, "heads": heads, "lens": lens, "next": following, "search": search}
@@ -139,7 +139,7 @@ class _TensorWriter:
             except TooLargeError:
                 self.stored.left_out.append(name)
                 continue
-            except (ItemNotFoundError, UnsupportedError):
+            except GlassformerError:
                 continue  # this model has no such tensor
             self.space -= self.stored.add(name, values, _chunk_of(name), self.space)
         self.stored.index |= {"matrices": self.matrices, "left_out": len(self.stored.left_out)}

@@ -89,6 +89,12 @@ class Router {
     return `#/${path}${search ? `?${search}` : ''}`;
   }
 
+  /** Open an address in place of the current one. */
+  open(href: string): void {
+    write('replaceState', href);
+    this.#apply(href);
+  }
+
   /** Navigate. With `step` the current URL stays in the history. */
   go(change: { model?: string; view?: View; params?: Record<string, string | number | null> }, step = true): void {
     const current = this.href({});

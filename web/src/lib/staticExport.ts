@@ -4,6 +4,7 @@
 // when a tensor of theirs is needed. Scripts, because a page on disk may not fetch other files.
 
 import { PageError } from './errors';
+import { router } from './router.svelte';
 import type { TensorQuery, Source } from './source';
 import { KINDS, Tensor, type Numbers } from './tensor';
 import type {
@@ -238,7 +239,7 @@ export class StaticSource implements Source {
 
   async models(): Promise<ModelsResponse> {
     const { model, stories, start, run } = await this.#stored;
-    if (start && !location.hash.includes('?')) location.replace(start);
+    if (start && !Object.keys(router.params).length) router.open(start);
     return { models: model ? [model] : [], runs: run ? [run] : [], stories };
   }
   async trace(): Promise<TraceInfo> {
