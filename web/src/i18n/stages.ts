@@ -13,10 +13,6 @@ export default {
   'vector.mean': { en: 'mean', ko: '평균' },
   'vector.deviation': { en: 'std. dev.', ko: '표준편차' },
   'vector.norm': { en: 'norm', ko: '노름' },
-  'vector.moments': {
-    en: 'mean {mean} · std. dev. {deviation} · norm {norm}',
-    ko: '평균 {mean} · 표준편차 {deviation} · 노름 {norm}',
-  },
 
   'tokens.intro': {
     en: 'The tokenizer splits the text into {count} tokens from its vocabulary. From here on, the model works only with their ids.',
