@@ -22,8 +22,6 @@ from PIL import Image, ImageDraw, ImageFont
 from playwright.sync_api import Page, sync_playwright
 
 import glassformer
-from glassformer.data.image_files import decode_base64, load_image
-from glassformer.interpret.examples import example_input
 from glassformer.plotting.fonts import find_font
 
 FOLDER = Path(__file__).parent / "pictures"
@@ -45,8 +43,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 class Shot(NamedTuple):
     """A view of a model, and the browser settings to show it with.
 
-    part: the element to show instead of the page. click: where to click the image of a segmenter, in shares
-    of its width and height; it is the example of pocket-detector, enlarged.
+    part: the element to show instead of the page.
     """
 
     name: str
@@ -56,7 +53,6 @@ class Shot(NamedTuple):
     theme: str = "light"
     size: tuple[int, int] = (1320, 860)
     part: str = ""
-    click: tuple[float, float] | None = None
 
 
 SHOTS = (
@@ -83,9 +79,7 @@ SHOTS = (
         size=(1440, 900),
         part="[data-figure=ask-blocks]",
     ),
-    Shot(
-        "explorer-segment", "pocket-sam", "model", size=(1100, 800), part="[data-segment]", click=(0.2, 0.7)
-    ),
+    Shot("explorer-segment", "pocket-sam", "model", size=(1320, 800), part="[data-segment]"),
 )
 WORDS = (1, 2, 8, 9)  # of the example caption of pocket-captioner: red, circle, two, butterflies
 COLORS = ("red", "blue", "green", "orange", "purple", "black")
@@ -108,7 +102,7 @@ def draw_shapes(folder: Path, count: int) -> None:
         path = folder / "shapes" / shape / f"{n}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         image.save(path)
-        rows.append(f"{path}\ta {color} {shape}")
+        rows.append(f"{path.relative_to(folder)}\ta {color} {shape}")
     (folder / "captions.tsv").write_text("\n".join(rows) + "\n")
 
 
@@ -159,23 +153,6 @@ def reduce_colors(screenshot: bytes) -> Image.Image:
 def main() -> None:
     with TemporaryDirectory() as folder:
         take_screenshots([*MODELS, *train_models(Path(folder))])
-
-
-def click_scene(page: Page, x: float, y: float) -> None:
-    """Upload the example of pocket-detector, and click it once it is encoded."""
-    example = example_input(glassformer.load("pocket-detector")).image or ""
-    file = BytesIO()
-    load_image(decode_base64(example)).resize((512, 512), Image.Resampling.LANCZOS).save(file, "PNG")
-    upload = {"name": "scene.png", "mimeType": "image/png", "buffer": file.getvalue()}
-    with page.expect_response(lambda response: response.url.endswith("/trace"), timeout=120_000):
-        page.set_input_files("input[type=file]", upload)
-    page.wait_for_timeout(1500)
-    surface = page.locator("[data-surface]")
-    box = surface.bounding_box()
-    assert box is not None
-    with page.expect_response(lambda response: response.url.endswith("/trace"), timeout=120_000):
-        surface.click(position={"x": x * box["width"], "y": y * box["height"]})
-    page.wait_for_timeout(1500)
 
 
 def draw_words(page: Page, url: str) -> None:
@@ -256,8 +233,6 @@ def take_screenshots(models: list[str]) -> None:
                 page.goto(f"{url}/#/{shot.model}/{shot.view}")
                 page.wait_for_load_state("networkidle")
                 page.wait_for_timeout(1500)
-                if shot.click is not None:
-                    click_scene(page, *shot.click)
                 if shot.model == "pocket-captioner":
                     draw_words(page, url)
                     page.goto(f"{url}/#/{shot.model}/{shot.view}")

@@ -112,7 +112,7 @@ def _ablated_output(
 
 
 def _output(output: Any) -> Tensor:
-    """Return the main tensor of a model output: logits, embeddings, span logits or the mean forecast."""
+    """Return the main tensor of a model output: logits, embeddings, spans, masks or the mean forecast."""
     if isinstance(output, Tensor):
         return output.float()
     if isinstance(output, SpanLogits):
@@ -121,7 +121,7 @@ def _output(output: Any) -> Tensor:
     if "logits_per_image" in named:  # of each image and its text
         return named["logits_per_image"].diagonal()[:, None].float()
     mean: Tensor | None = getattr(output, "mean", None)  # of a predicted distribution
-    return (named[min({"logits", "pooled"} & {*named})] if mean is None else mean).float()
+    return (named[min({"logits", "pooled", "masks"} & {*named})] if mean is None else mean).float()
 
 
 class _Meter:

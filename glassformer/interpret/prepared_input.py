@@ -56,7 +56,8 @@ class PreparedInput:
 
     def repeated(self, copies: int) -> dict[str, Any]:
         """Return the arguments of the forward with each row repeated."""
-        return {name: repeat_rows(value, copies) for name, value in self.inputs.items()}
+        rows = ((name, value) for name, value in self.inputs.items() if value is not None)
+        return dict.fromkeys(self.inputs) | {name: repeat_rows(value, copies) for name, value in rows}
 
 
 def repeat_rows(inputs: ModelInputs, copies: int) -> Any:

@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.bundle import Bundle
-from glassformer.core.observe import Observer
 from glassformer.core.vision.segmenter import PromptedMaskOutput, Prompts
 from glassformer.data.annotations import ONE_CLASS, Annotation, Box, mask_to_box
 from glassformer.data.image_files import ImageLike, image_digest
@@ -235,23 +234,24 @@ class PromptSegmenter(BatchTask[ImageLike, list[Annotation]]):
         return self.bundle.inference_model().packed
 
     @torch.inference_mode()
-    def decode(
-        self, image: EncodedImage, prompt: SegmentationPrompt, obs: Observer | None = None
-    ) -> PromptedMaskOutput:
+    def decode(self, image: EncodedImage, prompt: SegmentationPrompt) -> PromptedMaskOutput:
         """Decode one prompt to mask logits (1, 1, M, h, w), and their predicted IoU (1, 1, M)."""
+        output: PromptedMaskOutput = self.model.decode(image.embedding, self.prompt_inputs(image, prompt))
+        return output
+
+    def prompt_inputs(self, image: EncodedImage, prompt: SegmentationPrompt) -> Prompts:
+        """Return the model's input for one prompt of an image."""
         prompt = _fit_prompt(prompt, image.size)
         points = [*prompt.points, *prompt.background_points]
         labels = [1] * len(prompt.points) + [0] * len(prompt.background_points)
         corners = torch.tensor(prompt.box).view(1, 1, 2, 2) if prompt.box else None
         multimask = prompt.is_single_click if self.multimask_output is None else self.multimask_output
-        prompts = Prompts(
+        return Prompts(
             points=self._scale(torch.tensor(points)[None, None], image) if points else None,
             labels=torch.tensor(labels, device=image.embedding.device)[None, None] if points else None,
             boxes=None if corners is None else self._scale(corners, image).flatten(2),
             multimask_output=multimask,
         )
-        output: PromptedMaskOutput = self.model.decode(image.embedding, prompts, obs=obs)
-        return output
 
     def _segment(self, image: EncodedImage, prompt: SegmentationPrompt) -> Iterator[Annotation]:
         """Yield the masks of one prompt, best first, without empty ones; if all are empty, the best."""

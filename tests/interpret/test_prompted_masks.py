@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from glassformer.data.image_files import decode_base64
 from glassformer.errors import InvalidValueError, MissingValueError, UnsupportedError
+from glassformer.interpret.head_ablation import ablate_heads
 from glassformer.interpret.head_patterns import describe_heads
 from glassformer.interpret.schema import SegmentOutcome
 from glassformer.interpret.tensors import read_tensor
@@ -67,6 +68,10 @@ def test_masks_without_a_head_are_those_of_a_model_without_it(attention: str) ->
         module.out_proj.weight[:, module.head_dim : 2 * module.head_dim] = 0
     expected = trace_of(replace(bundle, model=other), values)
     torch.testing.assert_close(changed.derived["segment.masks"], expected.derived["segment.masks"])
+    trace = trace_of(bundle, values)
+    effects = ablate_heads(trace, attention).effects
+    masks = [one.record.output.masks for one in (trace, expected)]
+    assert effects[1] == pytest.approx(float((masks[0] - masks[1]).abs().mean()), rel=1e-3)
     blocks = {"kind": "ablate_head", "attention": "encoder.blocks.0.self_attn", "head": 0}
     with pytest.raises(UnsupportedError):
         trace_of(bundle, values, [blocks])

@@ -67,10 +67,14 @@ def test_training_restores_images_and_uses_the_codes(tmp_path: Path, monkeypatch
     grid = Image.open(next(iter(sorted((tmp_path / "run/samples").glob("*.png")))))
     assert grid.size[0] > grid.size[1] > 32
     pictures = [Image.open(path) for path in sorted((tmp_path / "images").glob("[!b]*.png"))]
-    pixels = torch.stack([torch.from_numpy(np.array(one.convert("RGB").resize((16, 16)))) for one in pictures])
+    pixels = torch.stack(
+        [torch.from_numpy(np.array(one.convert("RGB").resize((16, 16)))) for one in pictures]
+    )
     model: Any = bundle.model
     latents = model.scale_latents(model.encode(pixels.movedim(-1, 1) / 127.5 - 1).latents).detach()
-    assert 0.7 < float(latents.std()) < 1.4, "a diffusion model expects latents with a standard deviation of 1"
+    assert 0.7 < float(latents.std()) < 1.4, (
+        "a diffusion model expects latents with a standard deviation of 1"
+    )
 
     monkeypatch.setattr(autoencoder.CodeRevival, "on_step_end", lambda *_: None)
     glassformer.train(recipe_of(tmp_path, max_steps=40), tmp_path / "dead", log=logged.append)

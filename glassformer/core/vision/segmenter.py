@@ -140,15 +140,21 @@ class PromptedSegmenter(Model):
 
     def forward(
         self,
-        images: Tensor | ImageInputs,
+        images: Tensor | ImageInputs | None,
         prompts: Tensor | Prompts,
         *,
+        image_embeddings: Tensor | None = None,
         kernel: Kernel = "auto",
         obs: Observer | None = None,
     ) -> PromptedMaskOutput:
-        """Encode images (B, C, height, width) and decode their prompts. A tensor is the points."""
-        embedding = self.encode_image(images, kernel=kernel, obs=obs)
-        return self.decode(embedding, prompts, kernel=kernel, obs=obs)
+        """Encode images (B, C, height, width) and decode their prompts. A tensor is the points.
+
+        image_embeddings: (B, D, h, w) of `encode_image`, instead of images
+        """
+        if image_embeddings is None:
+            assert images is not None
+            image_embeddings = self.encode_image(images, kernel=kernel, obs=obs)
+        return self.decode(image_embeddings, prompts, kernel=kernel, obs=obs)
 
     def encode_image(
         self, images: Tensor | ImageInputs, *, kernel: Kernel = "auto", obs: Observer | None = None

@@ -20,7 +20,7 @@ from glassformer.bundle import Bundle
 from glassformer.core import spec as specs
 from glassformer.core.heads import HeadContext
 from glassformer.core.inputs import tensor_of
-from glassformer.core.observe import Observer, Record
+from glassformer.core.observe import Record, observe
 from glassformer.core.vision.heads import box_corners
 from glassformer.data.image_files import decode_base64
 from glassformer.errors import UnsupportedError
@@ -161,12 +161,16 @@ class SegmentView(View):
         prompt = SegmentationPrompt(
             points=input.points or (), background_points=input.background_points or (), box=input.box
         )
-        observer = Observer(("decoder.*.q", "decoder.*.k"), edit)
-        output = task.decode(image, prompt, observer)
-        if unused := observer.unused_edits():
+        inputs = {
+            "images": None,
+            "image_embeddings": image.embedding,
+            "prompts": task.prompt_inputs(image, prompt),
+        }
+        if edit and not all(name.startswith("decoder.") for name in edit):
             hint = "an image is encoded once, so only the decoder can be changed"
-            raise UnsupportedError(self.bundle.display_name, f"changes of {unused[0]}", hint=hint)
-        record, padded_grid = observer.record, image.embedding.shape[-2:]
+            raise UnsupportedError(self.bundle.display_name, f"changes of {min(edit)}", hint=hint)
+        record = observe(task.model, inputs, ("decoder.*.q", "decoder.*.k", "decoder.*.heads"), edit)
+        output, padded_grid = record.output, image.embedding.shape[-2:]
         grid = task.unpadded(padded_grid, image)
         _remove_padding(record, padded_grid, grid)
         masks, iou = output.masks[0, 0].float(), output.iou[0, 0].float()
@@ -177,7 +181,7 @@ class SegmentView(View):
             kind=self.kind,
             input=input,
             sequences=prompt_sequences(spec.head.num_masks, labels, prompt.box is not None, grid),
-            inputs={},
+            inputs=inputs,
             size=image.size,
         )
         outcome = schema.SegmentOutcome(

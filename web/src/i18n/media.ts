@@ -203,11 +203,13 @@ export default {
     ko: '이미지 인코더의 출력부에서 학습된 쿼리가 참조하는 패치입니다(헤드 평균).',
   },
   'similarity.open': { en: 'Open the attention of the', ko: '어텐션 열기:' },
-  'similarity.vectors': { en: 'Embeddings of both towers', ko: '두 인코더의 임베딩' },
+  'similarity.vectors': { en: 'The two embeddings meet', ko: '두 임베딩의 만남' },
   'similarity.vectors_note': {
-    en: 'The dimensions of both vectors, before they are normalized to length 1.',
-    ko: '길이를 1로 정규화하기 전의 두 벡터입니다.',
+    en: 'Both vectors have length 1. Where they agree, the product of a dimension is positive; the products add up to the cosine.',
+    ko: '두 벡터의 길이는 1입니다. 부호가 같은 차원에서는 곱이 양수이며, 곱을 모두 더하면 코사인이 됩니다.',
   },
+  'similarity.products': { en: 'product', ko: '곱' },
+  'similarity.sum': { en: 'running sum', ko: '누적 합' },
 
   'caption.title': { en: 'The caption, word by word', ko: '단어별로 보는 캡션' },
   'caption.note': {

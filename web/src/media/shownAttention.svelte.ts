@@ -1,10 +1,9 @@
 // The attention on show: rows for all layers, and the selected layer and head. The URL has the selection.
 
 import { t } from '../lib/i18n.svelte';
-import { resource } from '../lib/resource.svelte';
+import { resource, type Resource } from '../lib/resource.svelte';
 import { router } from '../lib/router.svelte';
 import { session } from '../lib/session.svelte';
-import type { Problem } from '../lib/errors';
 import { attentionRow, canRoll, means, rollout, sharpestHead, type AttentionRow } from './patchAttention';
 import { patchSequences, samePlace } from './patches';
 import type { AttentionInfo, TraceInfo } from '../lib/types';
@@ -18,94 +17,70 @@ interface Query {
   rolls?: boolean; // whether attention rollout can be selected
 }
 
-export interface ShownAttention {
-  readonly rows: AttentionRow[] | null;
-  readonly layer: number | 'roll';
-  readonly head: number | 'mean'; // by default the sharpest one
-  readonly row: AttentionRow | null; // of the layer
-  readonly all: Float32Array | null; // weights of all keys
-  readonly weights: Float32Array | null; // weights of the patches
-  readonly rolls: boolean;
-  readonly problem: Problem | null;
-  choose: (layer: number | 'roll', head?: number | 'mean') => void;
-}
+export class ShownAttention {
+  #query: () => Query;
+  #names: [string, string]; // the URL parameters of the layer and the head
+  #rows: Resource<AttentionRow[]>;
+  #rolled: Resource<Float32Array>;
 
-/** names: the URL parameters of the layer and the head. keep: see `resource`. Call it while a component is set up. */
-export function shownAttention(
-  query: () => Query,
-  { names = ['look', 'by'], keep = false }: { names?: [string, string]; keep?: boolean } = {},
-): ShownAttention {
-  const rows = resource(
-    () => {
-      const { trace, layers, at, row } = query();
-      const sequences = patchSequences(trace);
-      return Promise.all(
-        layers.map((layer) => {
-          const own = layer.queries === layer.keys && sequences.find(({ name }) => name === layer.queries);
-          return attentionRow(session.source, trace, layer, {
-            query: own ? samePlace(sequences[0], own, at) : at,
-            row,
-          });
-        }),
-      );
-    },
-    { keep },
-  );
-  const rolls = $derived((query().rolls ?? false) && canRoll(query().trace));
-  const last = $derived(query().layers.length - 1);
-  const layer = $derived(
-    rolls && router.param(names[0]) === 'roll' ? 'roll' : router.index(names[0], last + 1, query().layer ?? last),
-  );
-  const rolled = resource(() => {
-    const { trace, at, row } = query();
-    return layer === 'roll' ? means(session.source, trace, row ?? 0).then((all) => rollout(all, at)) : null;
+  /** keep: see `resource`. Create it while a component is set up. */
+  constructor(query: () => Query, { names = ['look', 'by'] as [string, string], keep = false } = {}) {
+    this.#query = query;
+    this.#names = names;
+    this.#rows = resource(() => this.#load(), { keep });
+    this.#rolled = resource(() => {
+      const { trace, at, row } = query();
+      return this.layer === 'roll' ? means(session.source, trace, row ?? 0).then((all) => rollout(all, at)) : null;
+    });
+  }
+
+  #load(): Promise<AttentionRow[]> {
+    const { trace, layers, at, row } = this.#query();
+    const sequences = patchSequences(trace);
+    return Promise.all(
+      layers.map((layer) => {
+        const own = layer.queries === layer.keys && sequences.find(({ name }) => name === layer.queries);
+        const query = own ? samePlace(sequences[0], own, at) : at;
+        return attentionRow(session.source, trace, layer, { query, row });
+      }),
+    );
+  }
+
+  rows = $derived.by(() => this.#rows.value);
+  problem = $derived.by(() => this.#rows.problem ?? this.#rolled.problem);
+  rolls = $derived.by(() => (this.#query().rolls ?? false) && canRoll(this.#query().trace));
+  #last = $derived.by(() => this.#query().layers.length - 1);
+  layer: number | 'roll' = $derived.by(() => {
+    const [name] = this.#names;
+    if (this.rolls && router.param(name) === 'roll') return 'roll';
+    return router.index(name, this.#last + 1, this.#query().layer ?? this.#last);
   });
-  const row = $derived(rows.value?.[layer === 'roll' ? last : layer] ?? null);
-  const head = $derived.by(() => {
-    const asked = router.param(names[1]);
-    if (asked === 'mean' || !row) return 'mean';
-    return asked === '' ? sharpestHead(row) : router.index(names[1], row.heads.length);
+  row = $derived.by(() => this.rows?.[this.layer === 'roll' ? this.#last : this.layer] ?? null);
+  /** By default the sharpest one. */
+  head: number | 'mean' = $derived.by(() => {
+    const asked = router.param(this.#names[1]);
+    if (asked === 'mean' || !this.row) return 'mean';
+    return asked === '' ? sharpestHead(this.row) : router.index(this.#names[1], this.row.heads.length);
   });
-  const all = $derived.by(() => {
-    if (layer === 'roll') return rolled.value;
+  /** The weights of all keys. */
+  all = $derived.by(() => {
+    if (this.layer === 'roll') return this.#rolled.value;
+    const { row, head } = this;
     return ((head === 'mean' ? row?.all?.mean() : row?.all?.of(head))?.data as Float32Array | undefined) ?? null;
   });
-  const weights = $derived.by(() => {
-    if (layer !== 'roll') return (head === 'mean' ? row?.mean : row?.heads[head]) ?? null;
-    const prefix = query().trace.sequences.find((one) => one.kind !== 'text')?.prefix ?? 0;
-    return rolled.value?.subarray(prefix) ?? null;
+  /** The weights of the patches. */
+  weights = $derived.by(() => {
+    if (this.layer !== 'roll') return (this.head === 'mean' ? this.row?.mean : this.row?.heads[this.head]) ?? null;
+    const prefix = this.#query().trace.sequences.find((one) => one.kind !== 'text')?.prefix;
+    return this.#rolled.value?.subarray(prefix ?? 0) ?? null;
   });
-  return {
-    get rows() {
-      return rows.value;
-    },
-    get layer() {
-      return layer;
-    },
-    get head() {
-      return head;
-    },
-    get row() {
-      return row;
-    },
-    get all() {
-      return all;
-    },
-    get weights() {
-      return weights;
-    },
-    get rolls() {
-      return rolls;
-    },
-    get problem() {
-      return rows.problem ?? rolled.problem;
-    },
-    choose: (layer, head) => router.go({ params: { [names[0]]: layer, [names[1]]: head ?? null } }),
-  };
-}
+  /** The layer and head in words. */
+  name = $derived.by(() => {
+    if (this.layer === 'roll') return t('patch_attention.roll');
+    const { head } = this;
+    return `${this.row?.name ?? ''} · ${head === 'mean' ? t('patch_attention.mean') : t('patch_attention.head_n', { n: head + 1 })}`;
+  });
 
-/** The selected layer and head in words. */
-export function shownName({ layer, row, head }: ShownAttention): string {
-  if (layer === 'roll') return t('patch_attention.roll');
-  return `${row?.name ?? ''} · ${head === 'mean' ? t('patch_attention.mean') : t('patch_attention.head_n', { n: head + 1 })}`;
+  choose = (layer: number | 'roll', head?: number | 'mean'): void =>
+    router.go({ params: { [this.#names[0]]: layer, [this.#names[1]]: head ?? null } });
 }
