@@ -209,7 +209,7 @@ export default {
     ko: '두 벡터의 길이는 1입니다. 부호가 같은 차원에서는 곱이 양수이며, 곱을 모두 더하면 코사인이 됩니다.',
   },
   'similarity.products': { en: 'product', ko: '곱' },
-  'similarity.sum': { en: 'running sum', ko: '누적 합' },
+  'similarity.sum': { en: 'running sum, up to the cosine', ko: '누적 합 (끝은 코사인)' },
 
   'caption.title': { en: 'The caption, word by word', ko: '단어별로 보는 캡션' },
   'caption.note': {
