@@ -50,6 +50,8 @@ def test_ribbons_show_the_layer_that_links_words_and_fit_the_page(page: Page, ur
     source, target = words.index("어제"), words.index("yesterday") - words.index("I")
     share = figure.locator(f"[data-link='{target} {source}']").get_attribute("data-value")
     assert float(share or 0) > 0.7
+    page.goto(f"{url}/#/pocket/model?in={KOREAN}&to=en&at=decoder.2.cross&tab=weights&pos={target}")
+    expect(page.get_by_role("heading", name="What “yesterday” attends to")).to_be_visible()
     page.goto(f"{url}/#/pocket/model?in={TIRED}&to=fr&in_b={WIDE}&to_b=fr")
     ribbons = page.locator("svg:has([data-link])").locator("xpath=..")
     expect(ribbons).to_have_count(2, timeout=30_000)
@@ -60,6 +62,14 @@ def test_ribbons_show_the_layer_that_links_words_and_fit_the_page(page: Page, ur
         {"tired.", "qu'il", "fatigué."},
         {"wide.", "qu'elle", "large."},
     ]
+
+
+def test_the_walk_begins_with_the_arrow_keys_alone(page: Page, url: str) -> None:
+    page.goto(f"{url}/#/pocket/model")
+    page.get_by_role("link", name="Start at the first stage").click()
+    for stage in ("encoder.embed", "encoder.position", "encoder.0.norm_self", "encoder.0.self"):
+        page.keyboard.press("ArrowRight")
+        expect(page.locator(f"[data-open='{stage}']")).to_be_visible()
 
 
 def test_stages_open_on_a_word_and_on_the_least_certain_step(page: Page, url: str, trace: Trace) -> None:
