@@ -6,6 +6,7 @@ B batch, T positions, D d_model, V vocabulary, L labels, Q object queries, h and
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -83,7 +84,7 @@ class FeaturesHead(nn.Module):
         return PooledOutput(x, tap(obs, "pooled", ACTIVATIONS[self.activation](self.pooler(x[:, 0]))))
 
 
-class VocabularyHead(nn.Module):
+class VocabularyHead(nn.Module, ABC):
     """Logits over the vocabulary at every position: (B, T, D) -> (B, T, V)."""
 
     softcap: float | None = None  # bound of the logits
@@ -97,9 +98,9 @@ class VocabularyHead(nn.Module):
         logits = linear(self.transform(x), self.weight, self.bias)
         return tap(obs, "logits", apply_softcap(logits, self.softcap))
 
+    @abstractmethod
     def transform(self, x: Tensor) -> Tensor:
         """Map hidden states to the input of the vocabulary projection."""
-        raise NotImplementedError
 
 
 class LanguageModelHead(VocabularyHead):

@@ -6,6 +6,7 @@ B texts, T tokens of a text, N images, S vectors of an image, E width of the ima
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -54,16 +55,16 @@ class Connector(nn.Module):
         return cells.transpose(2, 3).flatten(3).flatten(1, 2)
 
 
-class EncodedImageInput(TokenInput):
+class EncodedImageInput(TokenInput, ABC):
     """Base of token inputs with images. image: the image encoder."""
 
     def __init__(self, d_model: int, *, image: EncoderOnly, **fields: Any) -> None:
         super().__init__(d_model, **fields)
         self.image = image
 
+    @abstractmethod
     def encode_images(self, images: Tensor | ImageInputs, *, obs: Observer | None = None) -> Tensor:
         """Encode images (N, C, height, width) -> their vectors (N, S, W), which may replace the images."""
-        raise NotImplementedError
 
     def image_vectors(self, text: TextInputs, obs: Observer | None) -> Tensor | None:
         """Return the vectors (N, S, W) of the images of a batch, which it has as images or as vectors."""

@@ -11,6 +11,7 @@ B batch, T queries, S keys, D d_model, H heads, K head width, R rotated width, P
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal, NamedTuple, Self
 
@@ -214,7 +215,7 @@ def _scale_frequencies(freq: Tensor, scaling: LinearScalingSpec | BandScalingSpe
             return (1 - mix) * freq / scaling.factor + mix * freq
 
 
-class _ComputedBuffers(nn.Module):
+class _ComputedBuffers(nn.Module, ABC):
     """Base of modules with computed float32 buffers, which move between devices but are never cast.
 
     A frequency or slope is multiplied by the position, so a rounding error would grow with the position.
@@ -222,9 +223,9 @@ class _ComputedBuffers(nn.Module):
 
     computes_buffers = True
 
+    @abstractmethod
     def reset_parameters(self) -> None:
         """Compute the buffers, unless they are on the meta device."""
-        raise NotImplementedError
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

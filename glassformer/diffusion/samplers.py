@@ -14,6 +14,7 @@ B images, C channels, N denoising steps, T training timesteps.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -177,7 +178,7 @@ def build_sampler(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplerSettings:
+class SamplerSettings(ABC):
     """Base of samplers: the noise schedule of a model and the options of a sampler, named as in diffusers."""
 
     config_class: ClassVar[str]  # in scheduler_config.json
@@ -206,8 +207,8 @@ class SamplerSettings:
             raise InvalidValueError("num_inference_steps", num_inference_steps, "fewer steps, all different")
         return sampler
 
-    def _sampler(self, num_steps: int) -> DiffusionSampler:
-        raise NotImplementedError
+    @abstractmethod
+    def _sampler(self, num_steps: int) -> DiffusionSampler: ...
 
 
 @dataclass(frozen=True, kw_only=True)

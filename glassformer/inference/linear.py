@@ -11,6 +11,7 @@ N rows, D features in, O features out.
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal
@@ -70,12 +71,12 @@ def apply_epilogue(y: Tensor, activation: Activation | None, gated: bool, residu
     return y if residual is None else y + residual
 
 
-class UnfusedLinear:
+class UnfusedLinear(ABC):
     """Base of linear layers that compute norm, activation and residual in separate steps."""
 
+    @abstractmethod
     def product(self, x: Tensor) -> Tensor:
         """Return x W^T + b for x (N, D): (N, O)."""
-        raise NotImplementedError
 
     def __call__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -73,9 +74,9 @@ class DrawingJob(Job[Data]):
                 raise ConflictError(("model.folder", f"model.{name}"), "the model has its own")
 
     @property
+    @abstractmethod
     def model_spec(self) -> Any:
         """The spec of the model to build."""
-        raise NotImplementedError
 
     def with_job(self, bundle: Bundle, **info: Any) -> Bundle:
         """Return the bundle with its `job.json`. info: its entries."""
@@ -83,9 +84,9 @@ class DrawingJob(Job[Data]):
 
     # ---- latents ---------------------------------------------------------------------------------------
 
+    @abstractmethod
     def encode_images(self, images: Tensor) -> Tensor:
         """Return what is stored of images (B, C, H, W): latents, or codes."""
-        raise NotImplementedError
 
     def store_latents(self, folder: Path, shape: tuple[int, int, int]) -> None:
         """Encode the stored pixels of a split, if there is an autoencoder. shape: (H, W, C)."""
@@ -114,9 +115,9 @@ class DrawingJob(Job[Data]):
 
     # ---- samples ---------------------------------------------------------------------------------------
 
+    @abstractmethod
     def sample_prompts(self) -> Sequence[Prompt]:
         """Return the prompts of the images that are drawn in a validation."""
-        raise NotImplementedError
 
     def prompt_name(self, prompt: Prompt) -> str:
         return str(prompt)
@@ -168,9 +169,9 @@ class TextDrawingJob(DrawingJob[CaptionSection], ImageTextJob[CaptionSection]):
     condition, template = "text", "bos_eos"
 
     @property
+    @abstractmethod
     def side(self) -> int:
         """The side of the square images."""
-        raise NotImplementedError
 
     @property
     def cache_key(self) -> tuple[object, ...]:
