@@ -46,7 +46,9 @@ function sentences(scenes: Scene[], n: number, trace: TraceInfo): string {
     const start = t(moves[0].delta ? 'follow.say.start_position' : 'follow.say.start', { token, size });
     return before ? t('follow.say.then', { token, before: tokenName(trace, before.sequence, before.position) }) : start;
   }
-  const layer = capital(sceneLabel(scene));
+  const [first, to] = scene.layers;
+  const grouped = { range: `${first + 1}–${to + 1}`, layer: scene.shown + 1 };
+  const layer = first < to ? t('follow.say.grouped', grouped) : sceneLabel(scene);
   const found = (crossing: boolean): Record<'source' | 'share', string> | null => {
     const move = moves.find((one) => one.attention && (one.kind === 'cross') === crossing);
     const [source] = move?.attention?.sources ?? [];

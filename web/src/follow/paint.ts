@@ -1,7 +1,8 @@
 // Draws a moment of a flow on a canvas.
 
-import { colorTable, paintCells } from '../lib/color';
+import { paintCells } from '../lib/color';
 import { formatPercent } from '../lib/format';
+import { Tensor } from '../lib/tensor';
 import type { Theme } from '../lib/theme.svelte';
 import { tokenLabel } from '../components/tokenText';
 import { cameraOf, chipsOf, cropOf, during, inside, ease, merged, mix, progressOf, rowsOf, unitsLeft } from './layout';
@@ -112,8 +113,7 @@ export class Painter {
     return cells;
   }
   #cells(canvas: HTMLCanvasElement, values: Float32Array): HTMLCanvasElement {
-    if (canvas.width !== values.length) [canvas.width, canvas.height] = [values.length, 1];
-    paintCells(canvas, values, colorTable(this.theme, 'signed'), 'signed', this.range);
+    paintCells(canvas, new Tensor(values, [1, values.length]), this.theme, 'signed', this.range);
     return canvas;
   }
   #cellsAt(cells: HTMLCanvasElement, { x, y, w, h }: Box, from = 0, to = 1): void {

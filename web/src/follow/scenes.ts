@@ -22,6 +22,7 @@ export interface Move {
   from: Float32Array;
   delta: Float32Array | null; // null: no sum, but layers that are not shown or a norm
   to: Float32Array;
+  normed: boolean; // `to` is not the sum
   attention: AttentionSources | null;
   units: ActiveUnit[];
   stage: string; // its stage in the model
@@ -50,6 +51,7 @@ function moveOf(update: ResidualUpdate, vector: (name: string) => Float32Array):
     from,
     delta: update.before === null || update.kind === 'final_norm' ? null : subtract(vector(update.sum), from),
     to,
+    normed: update.sum !== update.after,
     attention: update.attention,
     units: update.units,
     stage: update.stages[0],
@@ -107,7 +109,7 @@ export function scenesOf(flow: TokenFlow, stacks: StackInfo[]): Scene[] {
       const skip = (from: Float32Array, to: Float32Array): Move[] =>
         from === to || from.every((x, i) => x === to[i])
           ? []
-          : [{ kind: 'skip', from, delta: null, to, attention: null, units: [], stage: '' }];
+          : [{ kind: 'skip', from, delta: null, to, normed: false, attention: null, units: [], stage: '' }];
       const first = group[0][0].layer!;
       const after = moves.at(-1)!.at(-1)!.to;
       const shown = moves[best];
@@ -123,7 +125,16 @@ export function scenesOf(flow: TokenFlow, stacks: StackInfo[]): Scene[] {
     if (n === flow.passes.length - 1) {
       const last = pass.updates.at(-1)!;
       const { to } = scenes.at(-1)!.moves.at(-1)!;
-      const still: Move = { kind: 'skip', from: to, delta: null, to, attention: null, units: [], stage: 'head' };
+      const still: Move = {
+        kind: 'skip',
+        from: to,
+        delta: null,
+        to,
+        normed: false,
+        attention: null,
+        units: [],
+        stage: 'head',
+      };
       add('output', [last.kind === 'final_norm' ? moveOf(last, vector) : still], scenes.at(-1)!.reading);
     }
   }

@@ -26,6 +26,7 @@ export default {
   'follow.output': { en: 'output', ko: '출력' },
   'follow.unit': { en: 'unit {unit}', ko: '유닛 {unit}' },
 
+  'follow.say.grouped': { en: 'layers {range}, seen in layer {layer}', ko: '레이어 {range} 중 레이어 {layer}' },
   'follow.say.start': {
     en: '{token} becomes a vector of {size} numbers.',
     ko: '{token}: 숫자 {size}개짜리 벡터가 됩니다.',
@@ -76,7 +77,7 @@ export default {
   'follow.before': { en: 'before', ko: '이전' },
   'follow.after': { en: 'after', ko: '이후' },
   'follow.normed': { en: 'normed', ko: '정규화됨' },
-  'follow.skipped': { en: 'other layers', ko: '다른 레이어' },
+  'follow.skipped': { en: '+ other layers', ko: '+ 다른 레이어' },
   'follow.add.position': { en: '+ position', ko: '+ 위치' },
   'follow.add.self': { en: '+ self-attention', ko: '+ 셀프 어텐션' },
   'follow.add.cross': { en: '+ cross-attention', ko: '+ 크로스 어텐션' },
