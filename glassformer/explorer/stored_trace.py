@@ -98,7 +98,7 @@ def store_trace(trace: Trace, model: ModelInfo, max_bytes: int) -> StoredTrace:
 
 
 def _flows(trace: Trace) -> list[TokenFlow]:
-    """Return the flow of the default token and those of the last text, without the vectors: they are tensors."""
+    """Return the flows of the default token and of a text, without their vectors, which are tensors."""
     from glassformer.interpret.token_flow import token_flow
 
     last = trace.sequences[-1]

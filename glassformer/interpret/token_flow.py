@@ -176,13 +176,9 @@ def _updates(
     readings: Mapping[str, schema.TokenReading],
 ) -> Iterator[schema.ResidualUpdate]:
     """Yield an update for each sum of the residual stream, with the sublayers whose outputs are added."""
-    pending: list[schema.Stage] = []
     for stage in stages:
-        roles = stage.tensors
+        roles, sublayers = stage.tensors, _added_sublayers(stage, stages)
         match stage.kind:
-            case "attention" | "feed_forward":
-                pending.append(stage)
-                continue
             case "embedding" | "merging":
                 after = total = roles["out"]
                 parts = (roles[role] for role in ("scaled", "token") if role in roles)
@@ -195,19 +191,30 @@ def _updates(
             case _:
                 continue
         yield schema.ResidualUpdate(
-            stages=tuple(one.id for one in (*pending, stage)),
+            stages=tuple(one.id for one in (*sublayers, stage)),
             kind=stage.kind,
             layer=stage.layer,
             before=before,
             sum=total,
             after=after,
-            attention=next((_attention(trace, one, at, row) for one in pending if "q" in one.tensors), None),
+            attention=next(
+                (_attention(trace, one, at, row) for one in sublayers if "q" in one.tensors), None
+            ),
             units=tuple(
-                unit for one in pending if "down" in one.tensors for unit in _units(trace, one, at, row)
+                unit for one in sublayers if "down" in one.tensors for unit in _units(trace, one, at, row)
             ),
             reading=readings.get(after),
         )
-        pending = []
+
+
+def _added_sublayers(stage: schema.Stage, stages: Sequence[schema.Stage]) -> list[schema.Stage]:
+    """Return the sublayers whose outputs a sum adds: one, or all of a layer with parallel sublayers."""
+    layer = [one for one in stages if one.layer == stage.layer]
+    sums = [one for one in layer if one.kind == "add_norm"]
+    sublayers = [one for one in layer if one.kind in ("attention", "feed_forward")]
+    if stage.kind != "add_norm" or len(sums) < 2:
+        return sublayers if stage.kind == "add_norm" else []
+    return [sublayers[sums.index(stage)]]
 
 
 def _attention(trace: Trace, stage: schema.Stage, at: TokenPosition, row: int) -> schema.AttentionSources:

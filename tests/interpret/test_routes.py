@@ -25,8 +25,8 @@ from glassformer.interpret.schema import TraceInput, to_json
 from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.interpret.similarity import compare_images_texts
 from glassformer.interpret.tensors import read_tensor
-from glassformer.interpret.trace import trace_model
 from glassformer.interpret.token_flow import token_flow
+from glassformer.interpret.trace import trace_model
 from glassformer.server.app import create_app
 from tests.interpret.models import TEXT, columns, example_values, picture, tiny_bundle, trace_of, url
 
