@@ -36,6 +36,7 @@ MODELS = (
 )
 INPUT = f"in={quote('My brother bought a new car yesterday.')}&to=ko"
 QUESTION = "pos=3&look=4"  # the word "cars" of the example, in layer 5
+FRENCH = f"in={quote('The animal did not cross the street because it was too tired.')}&to=fr"
 MOVING = "She opened the window because it was too hot."  # of the animation
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 
@@ -58,6 +59,7 @@ class Shot(NamedTuple):
 SHOTS = (
     Shot("explorer", "pocket", f"model?{INPUT}"),
     Shot("explorer-ko", "pocket", f"model?{INPUT}", "ko-KR"),
+    Shot("explorer-follow", "pocket", f"model?{FRENCH}&follow=target.7&scene=10", size=(1320, 940)),
     Shot(
         "explorer-scores",
         "pocket",

@@ -13,7 +13,7 @@ import math
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,9 @@ from glassformer.errors import GlassformerError, UnsupportedError
 from glassformer.interpret.schema import (
     AttentionInfo,
     ModelInfo,
+    StackPass,
     Stage,
+    TokenFlow,
     TooLargeError,
     TraceInfo,
     to_json,
@@ -37,6 +39,7 @@ from glassformer.interpret.trace import Trace
 EXACT = 4096  # numbers; tensors with more have 16 bits
 MAX_FLOAT16 = 65504.0
 NEXT_TOKENS = 50
+MAX_FLOWS = 64  # tokens of a text that can be followed
 SCORES = ("dot", "scaled", "masked")  # of attention, before the softmax
 FIRST_ROWS = 256  # of a position table; the page draws as many
 LAST = ("up", "gate", "act", "logits", *SCORES)  # the first to be left out if space is short
@@ -88,10 +91,27 @@ def store_trace(trace: Trace, model: ModelInfo, max_bytes: int) -> StoredTrace:
         search = search_tree(trace.bundle, text=input.text, image=input.image, to=input.to)
     heads = describe_heads(trace)
     index = {"model": model, "trace": info, "heads": heads, "lens": lens, "next": following, "search": search}
-    index |= {"tensors": {}, "stories": (), "start": ""}
+    index |= {"flows": _flows(trace), "tensors": {}, "stories": (), "start": ""}
     stored = StoredTrace(index)
     _TensorWriter(trace, info, model, stored, max_bytes).write()
     return stored
+
+
+def _flows(trace: Trace) -> list[TokenFlow]:
+    """Return the flows of the default token and of a text, without their vectors, which are tensors."""
+    from glassformer.interpret.token_flow import token_flow
+
+    last = trace.sequences[-1]
+    positions = range(len(last)) if last.kind == "text" and len(last) <= MAX_FLOWS else ()
+    try:
+        flows = [token_flow(trace), *(token_flow(trace, last.name, position) for position in positions)]
+    except UnsupportedError:
+        return []
+
+    def without_vectors(one: StackPass) -> StackPass:
+        return replace(one, vectors=dict.fromkeys(one.vectors, ()))
+
+    return [replace(flow, passes=tuple(without_vectors(one) for one in flow.passes)) for flow in flows]
 
 
 def store_run(stored: StoredTrace) -> None:

@@ -18,7 +18,7 @@ from glassformer.core.inputs import tensor_of
 from glassformer.core.masks import Mask
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.interpret import schema
-from glassformer.interpret.outline import find_submodule
+from glassformer.interpret.outline import find_submodule, input_names
 from glassformer.interpret.readout import HeadReadout, head_readout
 from glassformer.interpret.trace import Trace
 
@@ -101,10 +101,15 @@ def next_tokens(trace: Trace, position: int | None = None, top: int = 50) -> sch
     )
 
 
-def head_context(trace: Trace) -> HeadContext:
-    """Return what the head received in addition to the hidden states."""
+def head_context(trace: Trace, sequence: str | None = None) -> HeadContext:
+    """Return the context that the head received in addition to the hidden states of a sequence.
+
+    sequence: by default that of the model's only head; each tower has its own
+    """
     inputs = trace.prepared.inputs
-    first = next(iter(inputs.values()))
+    names = input_names(trace.bundle.model)
+    argument = names[sequence].argument if sequence in names else next(iter(inputs))
+    first = inputs[argument]
     mask = inputs.get("mask", getattr(inputs.get("tgt", first), "mask", None))
     grid = trace.sequences[-1].grid if trace.sequences else None
     return HeadContext(ids=tensor_of(first), padding=Mask.of(mask, padding=True).padding, grid=grid)

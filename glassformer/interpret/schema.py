@@ -700,6 +700,78 @@ class LogitAttribution(Schema):
     contributions: tuple[LogitContribution, ...]
 
 
+class AttentionSource(Schema):
+    """A token that another attends to. weights, value_norms: by head; strength: sum of their products."""
+
+    position: int
+    weights: tuple[float, ...]
+    value_norms: tuple[float, ...]
+    strength: float
+
+
+class AttentionSources(Schema):
+    """The strongest sources of a token in one attention layer. total: strength of all tokens together."""
+
+    name: str
+    total: float
+    sources: tuple[AttentionSource, ...]
+
+
+class ActiveUnit(Schema):
+    """A feed-forward unit: its activation, and the norm of the vector that it writes."""
+
+    unit: int
+    activation: float
+    norm: float
+
+
+class TokenReading(Schema):
+    """What the head reads at a token. box: x_min, y_min, x_max, y_max in shares of the image."""
+
+    predictions: tuple[Prediction, ...]
+    box: tuple[float, float, float, float] | None = None
+
+
+class ResidualUpdate(Schema):
+    """One change of a token's residual vector.
+
+    stages: the sublayers whose outputs are added, then the sum itself. before, sum, after: names of tensors;
+    after is the normed sum in post-norm models, otherwise the sum. before: None for a new vector.
+    """
+
+    stages: tuple[str, ...]
+    kind: Literal["embedding", "merging", "add_norm", "final_norm"]
+    layer: int | None
+    before: str | None
+    sum: str
+    after: str
+    attention: AttentionSources | None
+    units: tuple[ActiveUnit, ...]
+    reading: TokenReading | None
+
+
+class StackPass(Schema):
+    """The way of one token through a stack. vectors: by name of the tensor."""
+
+    stack: StackName
+    sequence: SequenceName
+    position: int
+    updates: tuple[ResidualUpdate, ...]
+    vectors: Mapping[str, tuple[float, ...]]
+
+
+class TokenFlow(Schema):
+    """The flow of a token through the stacks of a model, in the order of the data flow.
+
+    sequence, position: the token that was asked for; row: of the batch
+    """
+
+    sequence: SequenceName
+    position: int
+    row: int
+    passes: tuple[StackPass, ...]
+
+
 class FeedForwardUnitInfo(Schema):
     """The tokens whose logits a feed-forward unit raises and lowers most."""
 

@@ -23,6 +23,7 @@ from glassformer.interpret.runs import MAX_SNAPSHOTS, SnapshotViewer, describe_r
 from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.interpret.similarity import compare_images_texts
 from glassformer.interpret.tensors import read_tensor
+from glassformer.interpret.token_flow import token_flow
 from glassformer.interpret.views import view_of
 from glassformer.interpret.views.drawing import MAX_FRAMES, MAX_STEPS
 from glassformer.server import schema as http
@@ -239,6 +240,16 @@ def trace_router(catalog: Catalog) -> APIRouter:
     def lens(id: TraceId, position: Position = None, top: Count = 10) -> JSONResponse:
         """Logit lens: return the predictions of the output head after each layer."""
         return _json(logit_lens(catalog.store.get(id), position, top))
+
+    @router.get("/trace/{id}/flow", response_model=schema.TokenFlow)
+    def flow(
+        id: TraceId,
+        sequence: Annotated[str | None, Query(max_length=64)] = None,
+        position: Position = None,
+        row: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+    ) -> JSONResponse:
+        """Follow a token: its residual vector after every sum, what was added, and what the head reads."""
+        return _json(token_flow(catalog.store.get(id), sequence, position, row))
 
     @router.get("/trace/{id}/unit", response_model=schema.FeedForwardUnitInfo)
     def unit(

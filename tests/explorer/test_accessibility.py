@@ -36,6 +36,8 @@ VIEWS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (RUN, "change", {"what": "positions"}),
     (RUN, "learning", {}),
+    (RUN, "model", {"follow": "target.1", "scene": 5}),
+    ("queries", "model", {"follow": "word", "scene": 4}),
     ("rotary", "model", {"at": "decoder.position"}),
     ("sentences", "model", {"at": "head", "in_b": "a dog ran"}),
     ("pictures", "model", {}),

@@ -56,6 +56,10 @@ def test_every_stage_opens_from_disk(exported: dict[str, Path], open_page: OpenP
         for stage in stages:
             page.evaluate("id => { location.hash = location.hash.split('?')[0] + '?at=' + id }", stage)
             page.wait_for_selector(f'[data-open="{stage}"] [data-figure]')
+        page.evaluate("location.hash = location.hash.split('?')[0] + '?follow=word&scene=3'")
+        page.wait_for_selector("[data-follow] [data-target=strip]")
+        page.locator("[data-target=strip]").click()
+        assert page.locator("[data-numbers] [data-value]").count() > 8
         assert page.locator("[role=alert]").count() == 0
         for view in ("heads", "decoding", "change", "learning"):
             page.evaluate("view => { location.hash = '#/' + location.hash.split('/')[1] + '/' + view }", view)

@@ -25,6 +25,7 @@ from glassformer.interpret.schema import TraceInput, to_json
 from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.interpret.similarity import compare_images_texts
 from glassformer.interpret.tensors import read_tensor
+from glassformer.interpret.token_flow import token_flow
 from glassformer.interpret.trace import trace_model
 from glassformer.server.app import create_app
 from tests.interpret.models import TEXT, columns, example_values, picture, tiny_bundle, trace_of, url
@@ -89,6 +90,11 @@ def test_routes_return_the_traces_of_the_library(client: TestClient, model: str)
     unit = checked(client.get(f"/trace/{id}/unit", params={"ffn": ffn, "unit": 1, "top": 3}))
     assert unit == to_json(unit_tokens(trace, ffn, 1, 3))
     assert bool(unit["promotes"]) == (model in ("original", "gpt2", "bert"))
+    assert checked(client.get(f"/trace/{id}/flow")) == to_json(token_flow(trace))
+    asked = {"sequence": trace.sequences[0].name, "position": 2}
+    assert checked(client.get(f"/trace/{id}/flow", params=asked)) == to_json(
+        token_flow(trace, *asked.values())
+    )
     lens = client.get(f"/trace/{id}/logit_lens", params={"position": 1, "top": 2})
     if model in ("patchtst", "sentence"):
         assert lens.status_code == 422 and lens.json()["error"]["code"] == "unsupported"

@@ -16,6 +16,13 @@ export interface AblationPeak {
   after: number;
 }
 
+/** A feed-forward unit: its activation, and the norm of the vector that it writes. */
+export interface ActiveUnit {
+  unit: number;
+  activation: number;
+  norm: number;
+}
+
 /** An extracted answer; start, end: character offsets in the context. */
 export interface AnswerOutcome {
   kind: "answer";
@@ -49,6 +56,21 @@ export interface AttentionInfo {
   window: number | null;
   windows: WindowInfo | null;
   bias_table: string | null;
+}
+
+/** A token that another attends to. weights, value_norms: by head; strength: sum of their products. */
+export interface AttentionSource {
+  position: number;
+  weights: number[];
+  value_norms: number[];
+  strength: number;
+}
+
+/** The strongest sources of a token in one attention layer. total: strength of all tokens together. */
+export interface AttentionSources {
+  name: string;
+  total: number;
+  sources: AttentionSource[];
 }
 
 /** The weights of one step. path: relative to the run folder. */
@@ -445,6 +467,19 @@ export interface ResidualChange {
   name: string;
 }
 
+/** One change of a token's residual vector. stages: the sublayers whose outputs are added, then the sum itself. before, sum, after: names of tensors; after is the normed sum in post-norm models, otherwise the sum. before: None for a new vector. */
+export interface ResidualUpdate {
+  stages: string[];
+  kind: "embedding" | "merging" | "add_norm" | "final_norm";
+  layer: number | null;
+  before: string | null;
+  sum: string;
+  after: string;
+  attention: AttentionSources | null;
+  units: ActiveUnit[];
+  reading: TokenReading | null;
+}
+
 /** A training run. running: whether a process is training in the folder. step: the last logged step. example: whether this is the small run that ships with the package, shown for models whose training was not recorded. */
 export interface RunInfo {
   id: string;
@@ -644,6 +679,15 @@ export interface StackInfo {
   parameters: Record<string, number>;
 }
 
+/** The way of one token through a stack. vectors: by name of the tensor. */
+export interface StackPass {
+  stack: string;
+  sequence: string;
+  position: number;
+  updates: ResidualUpdate[];
+  vectors: Record<string, number[]>;
+}
+
 /** One stage of the data flow. tensors: role at this stage -> name of the recorded tensor. */
 export interface Stage {
   id: string;
@@ -721,6 +765,20 @@ export interface TextOutcome {
   text: string;
   num_tokens: number;
   finish_reason: string | null;
+}
+
+/** The flow of a token through the stacks of a model, in the order of the data flow. sequence, position: the token that was asked for; row: of the batch */
+export interface TokenFlow {
+  sequence: string;
+  position: number;
+  row: number;
+  passes: StackPass[];
+}
+
+/** What the head reads at a token. box: x_min, y_min, x_max, y_max in shares of the image. */
+export interface TokenReading {
+  predictions: Prediction[];
+  box: [number, number, number, number] | null;
 }
 
 /** The tokens that one stack reads: of a text, patches of an image or series, object queries or prompts. grid: rows, columns of patches. prefix: number of added first tokens. */

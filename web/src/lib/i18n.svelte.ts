@@ -5,6 +5,7 @@ import { load, save } from './storage';
 import decoding from '../i18n/decoding';
 import draw from '../i18n/draw';
 import errors from '../i18n/errors';
+import follow from '../i18n/follow';
 import heads from '../i18n/heads';
 import intervene from '../i18n/intervene';
 import learning from '../i18n/learning';
@@ -22,6 +23,7 @@ const messages = {
   ...decoding,
   ...draw,
   ...errors,
+  ...follow,
   ...heads,
   ...intervene,
   ...learning,

@@ -17,6 +17,7 @@ import type {
   SentencesResponse,
   RunSnapshots,
   StepInfo,
+  TokenFlow,
   TraceInfo,
   TraceInput,
   TraceRequest,
@@ -27,6 +28,12 @@ export interface TensorQuery {
   slice?: string;
   pool?: number;
   minus?: string;
+}
+
+export interface FlowQuery {
+  sequence?: string;
+  position?: number;
+  row: number;
 }
 
 export interface Source {
@@ -41,6 +48,8 @@ export interface Source {
   ablation(trace: string, attention: string): Promise<HeadAblation>;
   lens(trace: string, position: number, top?: number): Promise<LensInfo>;
   next(trace: string, position: number, top?: number): Promise<NextTokenInfo>;
+  /** The flow of a token, by default of the one whose prediction matters most. */
+  flow(trace: string, query: FlowQuery): Promise<TokenFlow>;
   unit(trace: string, ffn: string, unit: number): Promise<FeedForwardUnitInfo>;
   difference(before: string, after: string): Promise<DifferenceInfo>;
   step(
@@ -190,6 +199,9 @@ export class ServerSource implements Source {
   }
   next(trace: string, position: number, top = 100): Promise<NextTokenInfo> {
     return this.#retry(trace, () => json(`trace/${trace}/next?${queryString({ position, top })}`));
+  }
+  flow(trace: string, query: FlowQuery): Promise<TokenFlow> {
+    return this.#retry(trace, () => json(`trace/${trace}/flow?${queryString(query)}`));
   }
   unit(trace: string, ffn: string, unit: number): Promise<FeedForwardUnitInfo> {
     return this.#retry(trace, () => json(`trace/${trace}/unit?${queryString({ ffn, unit })}`));

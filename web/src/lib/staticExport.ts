@@ -5,7 +5,7 @@
 
 import { PageError } from './errors';
 import { router } from './router.svelte';
-import type { TensorQuery, Source } from './source';
+import type { FlowQuery, TensorQuery, Source } from './source';
 import { KINDS, Tensor, type Numbers } from './tensor';
 import type {
   HeadsInfo,
@@ -17,6 +17,7 @@ import type {
   RunSnapshots,
   SearchInfo,
   StoryInfo,
+  TokenFlow,
   TraceInfo,
 } from './types';
 
@@ -48,6 +49,7 @@ interface StoredTrace {
   heads: HeadsInfo;
   lens: LensInfo[]; // by position
   next: NextTokenInfo[];
+  flows: TokenFlow[]; // without vectors, which are in the tensors; the default one first
   search: SearchInfo | null;
   tensors: Record<string, StoredTensor | Formula>;
   matrices: Record<string, AttentionFormula>;
@@ -281,6 +283,20 @@ export class StaticSource implements Source {
   }
   async next(_trace: string, position: number): Promise<NextTokenInfo> {
     return (await this.#stored).next.find((one) => one.position === position) ?? reject();
+  }
+  async flow(_trace: string, { sequence, position, row }: FlowQuery): Promise<TokenFlow> {
+    const { flows } = await this.#stored;
+    const same = (one: TokenFlow): boolean => one.sequence === sequence && one.position === position;
+    const flow = sequence === undefined ? flows[0] : flows.find(same);
+    if (!flow || flow.row !== row) return reject();
+    const passes = flow.passes.map(async (pass) => {
+      const names = Object.keys(pass.vectors);
+      const tensors = await Promise.all(
+        names.map((name) => this.tensor('', name, { slice: `${row},${pass.position}` })),
+      );
+      return { ...pass, vectors: Object.fromEntries(names.map((name, n) => [name, Array.from(tensors[n].data)])) };
+    });
+    return { ...flow, passes: await Promise.all(passes) };
   }
   async search(): Promise<SearchInfo> {
     return (await this.#stored).search ?? reject();

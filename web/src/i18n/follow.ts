@@ -1,0 +1,97 @@
+import type { Messages } from '../lib/i18n.svelte';
+
+export default {
+  'follow.title': { en: 'Follow a word', ko: '단어 따라가기' },
+  'follow.note': {
+    en: 'Ribbon width: attention weight × length of the value vector, summed over all heads, as a share of all tokens. Click anything for its numbers.',
+    ko: '리본의 굵기는 어텐션 가중치 × 값 벡터의 길이를 모든 헤드에 걸쳐 더한 값이 전체 토큰에서 차지하는 비율입니다. 무엇이든 클릭하면 수치를 볼 수 있습니다.',
+  },
+  'follow.open': { en: '▶ Play: follow a word', ko: '▶ 재생: 단어 따라가기' },
+  'follow.close': { en: 'Back to the diagram', ko: '구조도로 돌아가기' },
+  'follow.play': { en: 'Play', ko: '재생' },
+  'follow.pause': { en: 'Pause', ko: '일시정지' },
+  'follow.scrub': { en: 'Scene', ko: '장면' },
+  'follow.at': { en: '{n} of {count}: {name}', ko: '{count}개 중 {n}번째: {name}' },
+  'follow.other': { en: 'Follow another token', ko: '다른 토큰 따라가기' },
+  'follow.picture': {
+    en: 'The vector of {token} rises through the layers of the model. The text above describes each scene.',
+    ko: '{token}의 벡터가 모델의 레이어를 따라 올라갑니다. 각 장면은 위 문장에서 설명합니다.',
+  },
+  'follow.token': { en: '“{token}”', ko: '“{token}” 토큰' },
+  'follow.patch': { en: 'the patch in row {row}, column {column}', ko: '{row}행 {column}열 패치' },
+  'follow.query': { en: 'query {n}', ko: '쿼리 {n}' },
+  'follow.steps': { en: 'steps {span}', ko: '{span} 구간' },
+  'follow.start': { en: 'vector', ko: '벡터' },
+  'follow.layers': { en: 'layer {range}', ko: '레이어 {range}' },
+  'follow.output': { en: 'output', ko: '출력' },
+  'follow.unit': { en: 'unit {unit}', ko: '유닛 {unit}' },
+
+  'follow.say.grouped': { en: 'layers {range}, seen in layer {layer}', ko: '레이어 {range} 중 레이어 {layer}' },
+  'follow.say.start': {
+    en: '{token} becomes a vector of {size} numbers.',
+    ko: '{token}: 숫자 {size}개짜리 벡터가 됩니다.',
+  },
+  'follow.say.start_position': {
+    en: '{token} becomes a vector of {size} numbers, and its place in the sequence is added.',
+    ko: '{token}: 숫자 {size}개짜리 벡터가 되고, 순서상의 위치가 더해집니다.',
+  },
+  'follow.say.then': {
+    en: 'Next comes {token}, which can use what became of {before}.',
+    ko: '이제 {token}의 차례입니다. {before}의 결과를 쓸 수 있습니다.',
+  },
+  'follow.say.merge': {
+    en: 'Neighboring patches merge into one vector of {size} numbers.',
+    ko: '이웃한 패치들이 숫자 {size}개짜리 벡터 하나로 합쳐집니다.',
+  },
+  'follow.say.self': {
+    en: '{layer}: {token} takes most from {source} ({share}).',
+    ko: '{layer}: {token}의 벡터는 {source}에서 가장 많이 가져옵니다({share}).',
+  },
+  'follow.say.keeps': {
+    en: '{layer}: {token} mostly keeps to itself ({share}).',
+    ko: '{layer}: {token}의 벡터는 주로 자기 자신에서 가져옵니다({share}).',
+  },
+  'follow.say.cross': {
+    en: 'In the input it looks at {source} ({share}).',
+    ko: '입력에서는 {source} 쪽을 봅니다({share}).',
+  },
+  'follow.say.turns': { en: 'Its vector turns by {angle}°.', ko: '벡터의 방향이 {angle}° 바뀝니다.' },
+  'follow.say.new': { en: 'The best guess is now “{word}” ({share}).', ko: '이제 예측은 “{word}”입니다({share}).' },
+  'follow.say.still': {
+    en: 'The best guess is still “{word}” ({share}).',
+    ko: '예측은 여전히 “{word}”입니다({share}).',
+  },
+  'follow.say.output': {
+    en: 'The head reads the last vector: “{word}”, {share}.',
+    ko: '출력층이 마지막 벡터를 읽습니다: “{word}”, {share}.',
+  },
+  'follow.say.end': {
+    en: 'The last vector, of length {norm}, goes to the output head.',
+    ko: '길이가 {norm}인 마지막 벡터가 출력층으로 갑니다.',
+  },
+
+  'follow.strip': { en: 'The vector of {token}: {size} numbers', ko: '{token}의 벡터: 숫자 {size}개' },
+  'follow.dimensions': { en: 'Dimensions {from} to {to}', ko: '{from}–{to}번째 차원' },
+  'follow.earlier': { en: 'Earlier dimensions', ko: '앞쪽 차원' },
+  'follow.later': { en: 'Later dimensions', ko: '뒤쪽 차원' },
+  'follow.before': { en: 'before', ko: '이전' },
+  'follow.after': { en: 'after', ko: '이후' },
+  'follow.normed': { en: 'normed', ko: '정규화됨' },
+  'follow.skipped': { en: '+ other layers', ko: '+ 다른 레이어' },
+  'follow.add.position': { en: '+ position', ko: '+ 위치' },
+  'follow.add.self': { en: '+ self-attention', ko: '+ 셀프 어텐션' },
+  'follow.add.cross': { en: '+ cross-attention', ko: '+ 크로스 어텐션' },
+  'follow.add.ffn': { en: '+ feed-forward', ko: '+ 피드포워드' },
+  'follow.add.parallel': { en: '+ attention and feed-forward', ko: '+ 어텐션과 피드포워드' },
+  'follow.source': { en: 'From {source}: {share} of everything', ko: '{source}: 전체의 {share}' },
+  'follow.head': { en: 'head', ko: '헤드' },
+  'follow.weight': { en: 'weight', ko: '가중치' },
+  'follow.length': { en: 'value length', ko: '값 벡터 길이' },
+  'follow.product': { en: 'product', ko: '곱' },
+  'follow.sum': { en: 'sum', ko: '합' },
+  'follow.units': { en: 'Feed-forward units that add most', ko: '가장 많이 더하는 피드포워드 유닛' },
+  'follow.activation': { en: 'activation', ko: '활성값' },
+  'follow.more': { en: 'Open this stage', ko: '이 단계 열기' },
+  'follow.dismiss': { en: 'Close the numbers', ko: '수치 닫기' },
+  'follow.words': { en: 'What the head reads here', ko: '여기서 출력층이 읽는 것' },
+} satisfies Messages;
