@@ -1,7 +1,6 @@
 // What stages read from their trace: sequence, attention, stack and selection.
 
-import { router } from '../lib/router.svelte';
-import { session } from '../lib/session.svelte';
+import { router, session } from '../lib';
 import { isGenerative } from '../lib/types';
 import type { AttentionInfo, ModelInfo, TokenSequence, StackInfo, Stage, TraceInfo } from '../lib/types';
 import { tokenLabel } from '../components/tokenText';
