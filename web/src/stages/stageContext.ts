@@ -6,6 +6,15 @@ import type { AttentionInfo, ModelInfo, TokenSequence, StackInfo, Stage, TraceIn
 import { tokenLabel } from '../components/tokenText';
 import { defaultPosition } from './defaultPosition';
 
+/** What a view of one attention head shows. */
+export interface HeadProps {
+  trace: TraceInfo;
+  stage: Stage;
+  attention: AttentionInfo;
+  head: number;
+  chosen: number; // the query
+}
+
 export const sequenceOf = (trace: TraceInfo, name: string): TokenSequence =>
   trace.sequences.find((one) => one.name === name) ?? trace.sequences[0];
 
