@@ -22,13 +22,13 @@ PRIMITIVES = {
 
 
 def generate() -> str:
-    """The content of api.ts."""
+    """The content of api.ts: the schemas that the page imports, and those inside of them."""
     from glassformer.server.app import create_app
 
-    document = create_app({}).openapi()
-    schemas = document["components"]["schemas"]
-    operations = [operation for path in document["paths"].values() for operation in path.values()]
-    names = references([one for one in operations if "trace" in one.get("tags", ())])
+    schemas = create_app({}).openapi()["components"]["schemas"]
+    page = " ".join(path.read_text(encoding="utf-8") for path in sorted(TARGET.parents[1].rglob("*.*")))
+    imports = re.findall(r"import (?:type )?\{([^}]*)\} from '\S+/(?:types|api)'", page)
+    names = sorted(schemas.keys() & set(re.findall(r"\w+", " ".join(imports))))
     for name in names:  # grows by what each refers to
         names.extend(set(references(schemas[name])).difference(names))
     return HEADER + "".join(f"\n{declare(name, schemas[name])}\n" for name in sorted(set(names)))

@@ -40,7 +40,6 @@ export default {
   'image.from': { en: 'Query', ko: '쿼리' },
   'image.a_patch': { en: 'a patch', ko: '패치 하나' },
   'image.on_itself': { en: 'itself', ko: '자기 자신' },
-  'image.on_prefix': { en: '{token}', ko: '{token}' },
   'image.on_patches': { en: 'patches', ko: '패치' },
   'image.strongest': { en: 'highest weight: row {row}, column {column}', ko: '최댓값: {row}행 {column}열' },
   'image.shares': { en: 'Attention distribution', ko: '어텐션 분포' },

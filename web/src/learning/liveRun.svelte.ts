@@ -1,7 +1,6 @@
 // A run that is polled every two seconds while it trains.
 
-import { describe, type Problem } from '../lib/errors';
-import { session } from '../lib/session.svelte';
+import { describe, type Problem, session } from '../lib';
 import type { RunSnapshots, RunInfo } from '../lib/types';
 
 const EVERY = 2000; // milliseconds

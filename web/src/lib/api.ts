@@ -88,44 +88,6 @@ export interface CodesInfo {
   counts: string | null;
 }
 
-export interface CorpusAttention {
-  name: string;
-  heads: CorpusHead[];
-}
-
-/** The strongest link of a head in one sentence. */
-export interface CorpusExample {
-  queries: string[];
-  keys: string[];
-  query: number;
-  key: number;
-  weight: number;
-}
-
-/** One head over a corpus. roles: in how many sentences each role was clear. shares: clearest first. */
-export interface CorpusHead {
-  head: number;
-  roles: Record<string, number>;
-  shares: CorpusShare[];
-  examples: CorpusExample[];
-}
-
-/** The patterns of all heads over the first `count` of `total` sentences. */
-export interface CorpusInfo {
-  count: number;
-  total: number;
-  attentions: CorpusAttention[];
-}
-
-/** A pattern's mean share of attention over the sentences, its 95% confidence interval, and chance. */
-export interface CorpusShare {
-  pattern: string;
-  mean: number;
-  low: number;
-  high: number;
-  chance: number;
-}
-
 export interface Curve {
   step: number[];
   value: number[];
@@ -197,11 +159,6 @@ export interface ErrorInfo {
   fields?: Record<string, unknown>;
 }
 
-/** Body of every response with a status of 400 or above. */
-export interface ErrorResponse {
-  error: ErrorInfo;
-}
-
 /** The tokens whose logits a feed-forward unit raises and lowers most. */
 export interface FeedForwardUnitInfo {
   promotes: Prediction[];
@@ -239,28 +196,6 @@ export interface ForecastTensors {
   persistence: string;
 }
 
-/** Generation parameters, under the library's names. */
-export interface GenerationParameters {
-  max_new_tokens?: number | null;
-  min_new_tokens?: number | null;
-  num_beams?: number | null;
-  do_sample?: boolean | null;
-  temperature?: number | null;
-  top_k?: number | null;
-  top_p?: number | null;
-  min_p?: number | null;
-  seed?: number | null;
-  repetition_penalty?: number | null;
-  presence_penalty?: number | null;
-  frequency_penalty?: number | null;
-  logit_bias?: Record<string, number> | null;
-  no_repeat_ngram_size?: number | null;
-  length_penalty?: number | null;
-  length_formula?: "hf" | "fairseq" | "paper" | null;
-  early_stopping?: boolean | "never" | null;
-  stop_strings?: string | string[] | null;
-}
-
 /** The effect of replacing the output of each head of an attention layer. measure: "kl": KL divergence of the predictions, "log_prob": drop of the log-probability of a token, both in nats; "difference": mean absolute change of the output. effects: means over the positions. peaks: None if the model predicts no probabilities. */
 export interface HeadAblation {
   attention: string;
@@ -280,13 +215,6 @@ export interface HeadInfo {
   entropy: number;
   distance: number;
   key: number | null;
-}
-
-/** The weight with which one head attends from one token to another. */
-export interface HeadLink {
-  attention: string;
-  head: number;
-  weight: number;
 }
 
 export interface HeadsInfo {
@@ -325,28 +253,6 @@ export interface LensLayer {
   predictions: Prediction[];
   entropy: number | null;
   rank_of_final: number;
-}
-
-export interface LinksInfo {
-  links: HeadLink[];
-}
-
-/** The contributions to a logit, in the order of the data flow; see `attribute_logit`. position: None for a label of the whole input. against: the prediction whose logit is subtracted. value: the logit, or the difference: the sum of all contributions. */
-export interface LogitAttribution {
-  position: number | null;
-  prediction: Prediction;
-  against: Prediction | null;
-  value: number;
-  contributions: LogitContribution[];
-}
-
-/** One summand of a logit. kind: "bias" is that of an attention layer, "norm" the constant of a norm, "output" that of the output head, with what its nonlinearity adds. name: of the tensor or module. layer, head: of a head or sublayer. */
-export interface LogitContribution {
-  kind: "embedding" | "head" | "bias" | "attention" | "ffn" | "norm" | "output";
-  name: string;
-  layer: number | null;
-  head: number | null;
-  value: number;
 }
 
 export interface MaskPredictions {
@@ -420,22 +326,6 @@ export interface PatchActivation {
   source: TraceInput;
   head: number | null;
   position: number | null;
-}
-
-/** How much of the clean answer comes back if one activation is patched: 0 nothing, 1 all. name: of the tensor. recovered: for each token of the corrupted input, or for each head; None for a token without a counterpart. */
-export interface PatchedSite {
-  name: string;
-  recovered: (number | null)[];
-}
-
-/** Two inputs with different outputs, to patch one into the other. clean, corrupted: ids of their traces, with the same target up to the position where the outputs differ. position: that position; None for a label. answers: the outputs of the clean and the corrupted input. differences: logit of the first answer minus logit of the second, for the clean and the corrupted input. sites: names of the tensors that can be patched. */
-export interface PatchingSetup {
-  clean: string;
-  corrupted: string;
-  position: number | null;
-  answers: [Prediction, Prediction];
-  differences: [number, number];
-  sites: string[];
 }
 
 /** The positional encoding of a stack. name: prefix of the names of its derived tensors. */
@@ -546,32 +436,6 @@ export interface SearchNodeInfo {
   text: string;
 }
 
-/** POST /trace/search: a beam search to show as a tree, for a text or an image. */
-export interface SearchRequest {
-  max_new_tokens?: number | null;
-  min_new_tokens?: number | null;
-  num_beams?: number | null;
-  do_sample?: boolean | null;
-  temperature?: number | null;
-  top_k?: number | null;
-  top_p?: number | null;
-  min_p?: number | null;
-  seed?: number | null;
-  repetition_penalty?: number | null;
-  presence_penalty?: number | null;
-  frequency_penalty?: number | null;
-  logit_bias?: Record<string, number> | null;
-  no_repeat_ngram_size?: number | null;
-  length_penalty?: number | null;
-  length_formula?: "hf" | "fairseq" | "paper" | null;
-  early_stopping?: boolean | "never" | null;
-  stop_strings?: string | string[] | null;
-  model: string;
-  text?: string | null;
-  image?: string | null;
-  to?: string | null;
-}
-
 export interface SearchResult {
   rank: number;
   text: string;
@@ -587,12 +451,6 @@ export interface SegmentOutcome {
   masks: string;
   size: [number, number];
   encoding_seconds: number;
-}
-
-export interface SentencesRequest {
-  model: string;
-  text: string;
-  to?: string | null;
 }
 
 export interface SentencesResponse {
@@ -628,13 +486,6 @@ export interface SimilarityOutcome {
   kind: "similarity";
   cosine: number;
   logit: number;
-}
-
-/** POST /trace/similarity: images and texts to compare, each with each. */
-export interface SimilarityRequest {
-  model: string;
-  images: string[];
-  texts: string[];
 }
 
 /** Skip a block, e.g. `encoder.blocks.3`: its output is its input. */
@@ -707,17 +558,6 @@ export interface StepInfo {
   position: number;
   tokens: TraceToken[];
   text: string;
-}
-
-/** POST /trace/step: the candidates for the token after `generated_ids`, for a text or an image. */
-export interface StepRequest {
-  model: string;
-  text?: string | null;
-  image?: string | null;
-  to?: string | null;
-  generated_ids?: number[] | null;
-  top?: number;
-  parameters?: GenerationParameters | null;
 }
 
 /** A probability, and the same with the head of the story switched off. */

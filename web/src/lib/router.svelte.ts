@@ -113,6 +113,11 @@ class Router {
     this.#apply(href);
   }
 
+  /** Change parameters in place, without a step in the history. */
+  set(params: Record<string, string | number | null>): void {
+    this.go({ params }, false);
+  }
+
   // Browsers limit how often the URL may change (Safari: 100 times in 10 seconds), and a slider moves more often: the
   // page follows at once, the URL when the slider rests.
   #timer: ReturnType<typeof setTimeout> | undefined;

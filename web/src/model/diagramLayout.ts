@@ -1,7 +1,7 @@
 // The layout of the diagram: pure geometry from the model's outline, bottom (input) to top (output). A stage may have
 // several shapes, e.g. a norm and the sum it belongs to.
 
-import type { ModelInfo, StackInfo } from '../lib/types';
+import type { ModelInfo, StackInfo, TraceInfo } from '../lib/types';
 
 export type Part =
   'tokens' | 'embed' | 'merge' | 'position' | 'self' | 'cross' | 'ffn' | 'norm' | 'add' | 'final' | 'head';
@@ -59,6 +59,17 @@ export interface Sizes {
   tokens: number[]; // height of the tokens below each stack
   answer: number; // height of the output
   compact: boolean; // no open layer; smaller shapes
+}
+
+/** What every part of the diagram shows. */
+export interface Scene {
+  model: ModelInfo;
+  trace: TraceInfo | null;
+  at: string; // the open stage
+  first: string; // the tab stop
+  compact: boolean;
+  litAt: (stage: string) => boolean; // whether the data has reached it
+  focus: (stage: string) => void;
 }
 
 const ANSWER_GAP = 24;

@@ -1,7 +1,6 @@
 // The tokens at the top of the diagram: generated text, label or masked token.
 
-import { formatNumber, formatPercent } from '../lib/format';
-import { t } from '../lib/i18n.svelte';
+import { formatNumber, formatPercent, t } from '../lib';
 import type { NextTokenInfo, TraceToken, TraceInfo } from '../lib/types';
 
 const said = (piece: string, special = false): TraceToken => ({

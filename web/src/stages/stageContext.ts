@@ -1,11 +1,19 @@
 // What stages read from their trace: sequence, attention, stack and selection.
 
-import { router } from '../lib/router.svelte';
-import { session } from '../lib/session.svelte';
+import { router, session } from '../lib';
 import { isGenerative } from '../lib/types';
 import type { AttentionInfo, ModelInfo, TokenSequence, StackInfo, Stage, TraceInfo } from '../lib/types';
 import { tokenLabel } from '../components/tokenText';
 import { defaultPosition } from './defaultPosition';
+
+/** What a view of one attention head shows. */
+export interface HeadProps {
+  trace: TraceInfo;
+  stage: Stage;
+  attention: AttentionInfo;
+  head: number;
+  chosen: number; // the query
+}
 
 export const sequenceOf = (trace: TraceInfo, name: string): TokenSequence =>
   trace.sequences.find((one) => one.name === name) ?? trace.sequences[0];

@@ -1,9 +1,8 @@
 // The steps of the tour for a model and input: which view to open, what to highlight, and a formula.
 
 import { feedForward, POSITIONS, scores, waves } from '../lib/formulas';
-import type { View } from '../lib/router.svelte';
+import { has as hasText, type View } from '../lib';
 import type { ModelInfo, StackInfo, TraceInfo } from '../lib/types';
-import { has as hasText } from '../lib/i18n.svelte';
 import { hasSource, isGenerative, offers } from '../lib/types';
 
 export interface Step {

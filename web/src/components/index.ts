@@ -1,0 +1,13 @@
+export { default as Bars } from './Bars.svelte';
+export { default as Compare } from './Compare.svelte';
+export { default as ErrorNotice } from './ErrorNotice.svelte';
+export { default as Figure } from './Figure.svelte';
+export { default as Formula } from './Formula.svelte';
+export { default as InlineCode } from './InlineCode.svelte';
+export { default as LinePlot } from './LinePlot.svelte';
+export { default as Matrix } from './Matrix.svelte';
+export { default as Ribbons } from './Ribbons.svelte';
+export { default as Scrubber } from './Scrubber.svelte';
+export { default as SegmentedControl } from './SegmentedControl.svelte';
+export { default as Strip } from './Strip.svelte';
+export { default as Thumbnail } from './Thumbnail.svelte';
