@@ -185,9 +185,10 @@ def prepare(workspace: Workspace, part: str) -> Path:
     held_out = table.held_out
     with atomic_folder(folder) as unfinished:
         if part == "generator":
-            valid = [(row, "noto") for row, line in enumerate(table.lines) if line["split"] == "val"]
             _write(unfinished, "train", table, table.trained(held_out), rng)
-            _write(unfinished, "valid", table, [pair for pair in valid if pair[0] in table.pictures["noto"]], rng)
+            valid = [row for row, line in enumerate(table.lines) if line["split"] == "val"]
+            pairs = [(row, "noto") for row in valid if row in table.pictures["noto"]]
+            _write(unfinished, "valid", table, pairs, rng)
             named = {table.lines[row]["codepoints"]: style for row, style in held_out.items()}
             (unfinished / "held-out.json").write_text(json.dumps(named, indent=1), encoding="utf-8")
         else:

@@ -195,7 +195,7 @@ class AutoencoderJob(Job[PixelData]):
 
     @torch.no_grad()
     def save_scaled(self, save: Callable[[Path], None], folder: Path) -> None:
-        """Save the model with the factor that gives its latents a standard deviation of 1 for a diffusion model."""
+        """Save the model with the factor that scales its latents to a standard deviation of 1."""
         model: Any = self.bundle.model
         images = self.valid_set.batch(np.arange(min(len(self.valid_set), SAMPLED_BATCH)), epoch=0)["images"]
         std = model.encode(torch.from_numpy(images).to(model.embed.weight.device)).latents.std()
