@@ -5,7 +5,7 @@
 # make lint          ruff and mypy only
 # make page          build the explorer's page from web/
 # make stubs         write the types of the task methods and of the server's bodies
-# make docs          build the documentation as a site
+# make docs          build the documentation and the explorer's stories as a site
 # make bench         compare speed with other libraries
 # make experiments   print the commands that reproduce docs/results.md
 # make lock          write requirements.lock: the tested versions with the hashes of their files
@@ -59,7 +59,8 @@ stubs: $(DEV)
 
 docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
-	@echo "open site/index.html, or serve the folder to search in it: $(PY) -m http.server -d site"
+	$(PY) -m glassformer.cli.main explore --site site/explorer --overwrite
+	@echo "open site/index.html and site/explorer/index.html, or serve the folder to search in it: $(PY) -m http.server -d site"
 
 bench: $(DEV)
 	$(PY) benchmarks/core.py

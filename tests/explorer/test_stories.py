@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 from typer.testing import CliRunner
 
@@ -151,6 +152,28 @@ def test_switch_shows_the_effect_of_the_head(page: Page, url: str) -> None:
     page.wait_for_selector("[data-change]")
     wait_until_idle(page)
     assert "n'a traversé" in page.inner_text("main")
+
+
+@pytest.mark.parametrize(("language", "scheme", "width"), [("en", "light", 1440), ("ko", "dark", 390)])
+def test_stories_are_accessible(browser: Browser, url: str, language: str, scheme: Any, width: int) -> None:
+    context = browser.new_context(
+        viewport={"width": width, "height": 900},
+        locale=language,
+        color_scheme=scheme,
+        reduced_motion="reduce",
+    )
+    page = context.new_page()
+    log_requests(page)
+    for story, place in (("pas", ""), *((story, STORED[story]["address"]) for story in ("pas", "boxes"))):
+        page.goto(f"{url}/{place}")
+        page.wait_for_selector("[data-story]")
+        wait_until_idle(page)
+        assert STORED[story]["title"][language] in page.inner_text("main")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.evaluate(Axe().axe_script)
+        found = page.evaluate("axe.run('main', { resultTypes: ['violations'] })")["violations"]
+        assert not [(one["id"], one["nodes"][0]["html"]) for one in found]
+    context.close()
 
 
 @pytest.fixture(scope="module")
