@@ -38,7 +38,7 @@ from tests.docs.pages import ROOT, CodeBlock
 QUICK = ["training.max_steps=2", "training.eval_steps=1", "training.device=cpu"]
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(?:8000|8017)")
 SERVERS = ("serve", "explore")
-OUTPUT_OPTIONS = ("--out", "--tree", "--export")
+OUTPUT_OPTIONS = ("--out", "--tree", "--export", "--site")
 SHARED_FOLDER = "/shared"  # of a cluster
 
 
@@ -93,7 +93,7 @@ class Shell:
         match command:
             case []:
                 pass  # a comment
-            case ["glassformer", name, *_] if name in SERVERS and "--export" not in command:
+            case ["glassformer", name, *_] if name in SERVERS and not {"--export", "--site"} & {*command}:
                 self._start_server(command[1:])
             case ["glassformer", *args]:
                 self._run_glassformer(args)
