@@ -172,7 +172,9 @@ def draw_words(page: Page, url: str) -> None:
         label = page.locator(f"[data-figure=caption] [data-token='{word}'] span").inner_text().strip()
         draw.text((x + 97, y - 10), label, fill="#5b4bd6", font=ImageFont.truetype(path, 15), anchor="mm")
     draw.text((220, 426), caption, fill="#22223b", font=ImageFont.truetype(path, 15), anchor="mm")
-    canvas.quantize(128, dither=Image.Dither.NONE).save(FOLDER / "caption-words.png", optimize=True)
+    file = BytesIO()
+    canvas.save(file, "PNG")
+    reduce_colors(file.getvalue()).save(FOLDER / "caption-words.png", optimize=True)
 
 
 def record_animation(page: Page, url: str) -> None:
