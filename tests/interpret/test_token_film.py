@@ -147,6 +147,13 @@ def test_the_codebook_is_decoded_in_the_drawing(bundle: Bundle) -> None:
     assert (sheet[17].float() - levels).abs().max() <= 1
 
 
+def test_an_exported_page_has_the_film(bundle: Bundle) -> None:
+    trace = film(bundle)
+    shapes = {name: read(trace, name).shape for name in film_of(trace).names()}
+    assert shapes.keys() >= {"step.0.frames", "step.16.frames", "step.16.codes", "step.16.logprobs"}
+    assert shapes["codebook.0"] == (24, SIDE, SIDE, 3) and len(shapes) == 12
+
+
 def test_a_catalog_describes_and_traces_it(bundle: Bundle) -> None:
     info = describe_model(bundle, "mine")
     assert (info.kind, info.architecture, info.outline.stacks) == ("draw", "image-tokens", ())
