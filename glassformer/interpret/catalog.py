@@ -122,6 +122,7 @@ def describe_model(bundle: Bundle, id: str) -> schema.ModelInfo:
     return schema.ModelInfo(
         id=id,
         name=id if folder is None else (run or folder).name,
+        load=id if folder is None else folder.name,
         family=bundle.family,
         architecture=architecture,
         kind=view.kind,

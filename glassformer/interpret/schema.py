@@ -298,11 +298,13 @@ class SeriesInfo(Schema):
 class ModelInfo(Schema):
     """A model as the page lists it.
 
-    languages: the target languages. examples: example inputs, the default first; empty if there is only one.
+    load: what `glassformer.load` takes: the name of a shipped model, or of the folder. languages: the target
+    languages. examples: example inputs, the default first; empty if there is only one.
     """
 
     id: str
     name: str
+    load: str
     family: str | None
     architecture: Literal[
         "encoder-decoder",

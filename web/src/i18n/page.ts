@@ -75,6 +75,9 @@ export default {
   'matrix.larger': { en: 'Zoom in', ko: '확대' },
   'matrix.smaller': { en: 'Zoom out', ko: '축소' },
   'save.svg': { en: 'Save as SVG', ko: 'SVG로 저장' },
+  'save.npy': { en: 'Save the numbers as NumPy files', ko: '숫자를 NumPy 파일로 저장' },
+  'save.python': { en: 'Copy the Python code that computes this', ko: '이 그림을 계산하는 Python 코드 복사' },
+  'save.copied': { en: 'Copied', ko: '복사됨' },
   'save.png': { en: 'Save as PNG', ko: 'PNG로 저장' },
   'problem.no_server': {
     en: 'The server does not respond. Is `glassformer explore` still running?',

@@ -1,13 +1,16 @@
 // Ablates every head in turn and ranks them by the change of the output.
 
-import { describe, type Problem } from '../lib/errors';
 import { session } from '../lib/session.svelte';
+import type { AblationOptions } from '../lib/source';
+import { Steps } from '../lib/steps.svelte';
 import type { HeadAblation, TraceInfo } from '../lib/types';
 
 export interface RankedHead {
   attention: string;
   head: number;
-  effect: number;
+  effect: number; // the largest at any position, if the model predicts probabilities
+  mean: number;
+  peak: HeadAblation['peaks'][number];
 }
 
 const SHOWN = 10;
@@ -15,56 +18,45 @@ const SHOWN = 10;
 /** The heads with the largest effects, best first. */
 export function rankHeads(ablations: HeadAblation[], count = SHOWN): RankedHead[] {
   return ablations
-    .flatMap(({ attention, effects }) => effects.map((effect, head) => ({ attention, head, effect })))
+    .flatMap(({ attention, effects, peaks }) =>
+      effects.map((mean, head) => {
+        const peak = peaks[head];
+        return { attention, head, mean, peak, effect: peak?.effect ?? mean };
+      }),
+    )
     .sort((a, b) => b.effect - a.effect)
     .slice(0, count);
 }
 
+/** Create it while a component is set up. */
 export class HeadRanking {
   effects = $state.raw(new Map<string, number>());
   best = $state.raw<RankedHead[]>([]);
-  running = $state(false);
-  done = $state(0); // attention layers
-  total = $state(0);
   measure = $state<HeadAblation['measure']>('kl');
-  problem = $state.raw<Problem | null>(null);
-  #turn = 0;
-
-  stop(): void {
-    this.#turn++;
-    this.running = false;
-  }
+  steps = new Steps();
 
   forget(): void {
-    this.stop();
+    this.steps.stop();
     this.effects = new Map();
     this.best = [];
-    this.problem = null;
   }
 
-  async run(trace: TraceInfo): Promise<void> {
+  async run(trace: TraceInfo, options: AblationOptions = {}): Promise<void> {
     this.forget();
-    const turn = this.#turn;
-    this.total = trace.attentions.length;
-    this.done = 0;
-    this.running = true;
-    try {
-      const ablations: HeadAblation[] = [];
-      for (const { name } of trace.attentions) {
-        const ablation = await session.source.ablation(trace.id, name);
-        if (turn !== this.#turn) return;
+    const ablations: HeadAblation[] = [];
+    await this.steps.run(
+      trace.attentions.map(
+        ({ name }) =>
+          () =>
+            session.source.ablation(trace.id, name, options),
+      ),
+      (ablation) => {
         ablations.push(ablation);
         this.measure = ablation.measure;
-        this.done = ablations.length;
-        const effects = new Map(this.effects);
-        ablation.effects.forEach((effect, head) => effects.set(`${name} ${head}`, effect));
-        this.effects = effects;
-        this.best = rankHeads(ablations);
-      }
-    } catch (error) {
-      if (turn === this.#turn) this.problem = describe(error);
-    } finally {
-      if (turn === this.#turn) this.running = false;
-    }
+        const all = rankHeads(ablations, Infinity);
+        this.effects = new Map(all.map((one) => [`${one.attention} ${one.head}`, one.effect]));
+        this.best = all.slice(0, SHOWN);
+      },
+    );
   }
 }

@@ -65,6 +65,14 @@ export function attentionNamed(trace: TraceInfo, name: string): string {
   });
 }
 
+/** A head in few words: Decoder 2.6, cross 3.1. */
+export function headNamed(trace: TraceInfo, name: string, head: number): string {
+  const attention = trace.attentions.find((one) => one.name === name);
+  if (!attention) return `${name} ${head + 1}`;
+  const where = { stack: stackTitle(attention.stack), layer: attention.layer + 1, head: head + 1 };
+  return t(`intervene.head_short.${attention.kind}`, where);
+}
+
 export function blockNamed(trace: TraceInfo, block: string): string {
   const attention = trace.attentions.find((one) => blockOf(one) === block);
   return attention ? t('intervene.block', { stack: stackTitle(attention.stack), layer: attention.layer + 1 }) : block;

@@ -267,10 +267,11 @@ export interface MaskToken {
   position: number;
 }
 
-/** A model as the page lists it. languages: the target languages. examples: example inputs, the default first; empty if there is only one. */
+/** A model as the page lists it. load: what `glassformer.load` takes: the name of a shipped model, or of the folder. languages: the target languages. examples: example inputs, the default first; empty if there is only one. */
 export interface ModelInfo {
   id: string;
   name: string;
+  load: string;
   family: string | null;
   architecture: "encoder-decoder" | "encoder-only" | "decoder-only" | "two-tower" | "promptable" | "diffusion" | "image-tokens";
   kind: "translate" | "generate" | "caption" | "ask" | "fill" | "embed" | "classify" | "answer" | "image" | "forecast" | "similarity" | "detect" | "segment" | "draw";

@@ -3,6 +3,7 @@
 import { describe, type Problem } from './errors';
 import { connection } from './connection.svelte';
 import { session } from './session.svelte';
+import { collect, ownShown } from './shown.svelte';
 
 export class Resource<T> {
   value = $state.raw<T | null>(null);
@@ -18,6 +19,7 @@ export class Resource<T> {
  */
 export function resource<T>(load: () => Promise<T> | null, { keep = false } = {}): Resource<T> {
   const result = new Resource<T>();
+  const shown = ownShown();
   let latest = 0;
   let traces = '';
   $effect(() => {
@@ -26,7 +28,8 @@ export function resource<T>(load: () => Promise<T> | null, { keep = false } = {}
     const current = `${session.trace?.id} ${session.comparison?.id}`;
     if (current !== traces && !keep) result.value = null;
     traces = current;
-    const promise = load();
+    const [promise, requests] = collect(load);
+    shown.set(result, requests);
     if (!promise) {
       result.value = null;
       result.problem = null;

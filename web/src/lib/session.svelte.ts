@@ -8,6 +8,7 @@ import { imagesOf, pairOf, textsOf } from './pairs';
 import { readPrompt } from '../media/prompts';
 import { missingInput } from './missingInput';
 import { describe, PageError, type Problem } from './errors';
+import { noted } from './shown.svelte';
 import { ServerSource, type Source } from './source';
 import type { ModelInfo, RunInfo, StoryInfo, TraceInfo, TraceInput } from './types';
 
@@ -91,7 +92,7 @@ export function sentenceAt(params: Record<string, string | null>, suffix: Side, 
 const stored = document.getElementById('trace-');
 
 class Session {
-  source: Source = stored ? new StaticSource(stored.dataset.folder) : new ServerSource();
+  source: Source = noted(stored ? new StaticSource(stored.dataset.folder) : new ServerSource());
   models = $state.raw<ModelInfo[]>([]);
   runs = $state.raw<RunInfo[]>([]);
   stories = $state.raw<StoryInfo[]>([]);

@@ -4,13 +4,18 @@ import { PageError, ServerError } from './errors';
 import { connection } from './connection.svelte';
 import { KINDS, Tensor } from './tensor';
 import type {
+  CorpusInfo,
   DifferenceInfo,
   ErrorInfo,
   HeadAblation,
   HeadsInfo,
   LensInfo,
+  LinksInfo,
+  LogitAttribution,
   ModelsResponse,
   NextTokenInfo,
+  PatchedSite,
+  PatchingSetup,
   RunInfo,
   SearchInfo,
   SimilarityInfo,
@@ -36,6 +41,16 @@ export interface FlowQuery {
   row: number;
 }
 
+/** How heads are ablated and measured; `reference` is a trace whose outputs replace them. */
+export interface AblationOptions {
+  mode?: 'zero' | 'mean' | 'resample';
+  metric?: 'kl' | 'log_prob';
+  at?: number;
+  position?: number;
+  token?: number;
+  reference?: string;
+}
+
 export interface Source {
   /** False: the data is embedded in the page, and no model can be run. */
   readonly live: boolean;
@@ -45,7 +60,18 @@ export interface Source {
   trace(request: TraceRequest): Promise<TraceInfo>;
   tensor(trace: string, name: string, query?: TensorQuery): Promise<Tensor>;
   heads(trace: string): Promise<HeadsInfo>;
-  ablation(trace: string, attention: string): Promise<HeadAblation>;
+  ablation(trace: string, attention: string, options?: AblationOptions): Promise<HeadAblation>;
+  links(trace: string, queries: string, query: number, keys: string, key: number): Promise<LinksInfo>;
+  attribution(
+    trace: string,
+    position: number | null,
+    token: number | null,
+    against?: number | null,
+  ): Promise<LogitAttribution>;
+  patching(clean: string, corrupted: string): Promise<PatchingSetup>;
+  patchedSite(clean: string, corrupted: string, name: string): Promise<PatchedSite>;
+  /** Head patterns over the first `count` sentences of the corpus. */
+  corpus(model: string, count: number): Promise<CorpusInfo>;
   lens(trace: string, position: number, top?: number): Promise<LensInfo>;
   next(trace: string, position: number, top?: number): Promise<NextTokenInfo>;
   /** The flow of a token, by default of the one whose prediction matters most. */
@@ -102,7 +128,7 @@ const post = async <T>(path: string, body: unknown): Promise<T> =>
   ).json();
 
 const queryString = (params: object): string => {
-  const entries = Object.entries(params).filter(([, value]) => value !== undefined);
+  const entries = Object.entries(params).filter(([, value]) => value !== undefined && value !== null);
   return new URLSearchParams(entries.map(([name, value]) => [name, String(value)])).toString();
 };
 
@@ -191,8 +217,30 @@ export class ServerSource implements Source {
   heads(trace: string): Promise<HeadsInfo> {
     return this.#retry(trace, () => json(`trace/${trace}/heads`));
   }
-  ablation(trace: string, attention: string): Promise<HeadAblation> {
-    return this.#retry(trace, () => json(`trace/${trace}/ablation?${queryString({ attention })}`));
+  ablation(trace: string, attention: string, options: AblationOptions = {}): Promise<HeadAblation> {
+    return this.#retry(trace, () => json(`trace/${trace}/ablation?${queryString({ attention, ...options })}`));
+  }
+  links(trace: string, queries: string, query: number, keys: string, key: number): Promise<LinksInfo> {
+    return this.#retry(trace, () => json(`trace/${trace}/links?${queryString({ queries, query, keys, key })}`));
+  }
+  attribution(
+    trace: string,
+    position: number | null,
+    token: number | null,
+    against?: number | null,
+  ): Promise<LogitAttribution> {
+    const query = queryString({ position, token, against });
+    return this.#retry(trace, () => json(`trace/${trace}/logit_attribution?${query}`));
+  }
+  patching(clean: string, corrupted: string): Promise<PatchingSetup> {
+    return this.#retry(clean, () => this.#retry(corrupted, () => json(`trace/${clean}/patching/${corrupted}`)));
+  }
+  patchedSite(clean: string, corrupted: string, name: string): Promise<PatchedSite> {
+    const path = `trace/${clean}/patching/${corrupted}/site?${queryString({ name })}`;
+    return this.#retry(clean, () => this.#retry(corrupted, () => json(path)));
+  }
+  corpus(model: string, count: number): Promise<CorpusInfo> {
+    return json(`models/${encodeURIComponent(model)}/corpus?${queryString({ count })}`);
   }
   lens(trace: string, position: number, top = 5): Promise<LensInfo> {
     return this.#retry(trace, () => json(`trace/${trace}/logit_lens?${queryString({ position, top })}`));

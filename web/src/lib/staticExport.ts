@@ -309,6 +309,11 @@ export class StaticSource implements Source {
   }
   // These need the model.
   readonly ablation = reject;
+  readonly links = reject;
+  readonly attribution = reject;
+  readonly patching = reject;
+  readonly patchedSite = reject;
+  readonly corpus = reject;
   readonly sentences = reject;
   readonly unit = reject;
   readonly difference = reject;

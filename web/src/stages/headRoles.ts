@@ -26,7 +26,7 @@ export function sharpest(crosses: AttentionInfo[], { attentions }: HeadsInfo): A
   return crosses.toSorted((a, b) => sharpness(a.name) - sharpness(b.name)).at(-1) ?? null;
 }
 
-const DULL = ['self', 'first', 'last', 'separator', 'punctuation', 'spread'];
+const DULL = ['self', 'first', 'last', 'separator', 'punctuation', 'word', 'sink', 'spread'];
 
 /** The head of a layer that tells most: the clearest role that links different words, else the sharpest head. */
 export function tellingHead(attention: AttentionInfo, { attentions }: HeadsInfo): number {
@@ -36,8 +36,9 @@ export function tellingHead(attention: AttentionInfo, { attentions }: HeadsInfo)
   return heads.toSorted((a, b) => value(b) - value(a))[0]?.head ?? 0;
 }
 
-/** The display name of a role; an unknown role keeps its name. */
-export function roleName(role: string | null): string {
+/** The display name of a role; an unknown role keeps its name. key: the token that all queries attend to. */
+export function roleName(role: string | null, key = ''): string {
   if (role === null) return t('heads.role_none');
+  if (key && (role === 'word' || role === 'sink')) return t(`heads.role_${role}_on`, { token: key });
   return has(`heads.role_${role}`) ? lookup(`heads.role_${role}`) : role;
 }
