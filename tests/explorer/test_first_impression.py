@@ -108,7 +108,7 @@ def test_values_of_an_earlier_trace_are_cleared(page: Page, url: str) -> None:
     }""")
     page.locator("[data-input=_a]").fill("Where is the nearest station?")
     page.locator("[data-input=_a]").press("Enter")
-    expect(page.get_by_text("Bahnhof")).to_be_visible()
+    expect(page.get_by_text("Bahnhof").first).to_be_visible()
     expect(roles).to_have_count(0)
 
 
