@@ -88,6 +88,44 @@ export interface CodesInfo {
   counts: string | null;
 }
 
+export interface CorpusAttention {
+  name: string;
+  heads: CorpusHead[];
+}
+
+/** The strongest link of a head in one sentence. */
+export interface CorpusExample {
+  queries: string[];
+  keys: string[];
+  query: number;
+  key: number;
+  weight: number;
+}
+
+/** One head over a corpus. roles: in how many sentences each role was clear. shares: clearest first. */
+export interface CorpusHead {
+  head: number;
+  roles: Record<string, number>;
+  shares: CorpusShare[];
+  examples: CorpusExample[];
+}
+
+/** The patterns of all heads over the first `count` of `total` sentences. */
+export interface CorpusInfo {
+  count: number;
+  total: number;
+  attentions: CorpusAttention[];
+}
+
+/** A pattern's mean share of attention over the sentences, its 95% confidence interval, and chance. */
+export interface CorpusShare {
+  pattern: string;
+  mean: number;
+  low: number;
+  high: number;
+  chance: number;
+}
+
 export interface Curve {
   step: number[];
   value: number[];
@@ -217,6 +255,13 @@ export interface HeadInfo {
   key: number | null;
 }
 
+/** The weight with which one head attends from one token to another. */
+export interface HeadLink {
+  attention: string;
+  head: number;
+  weight: number;
+}
+
 export interface HeadsInfo {
   attentions: AttentionHeads[];
 }
@@ -253,6 +298,28 @@ export interface LensLayer {
   predictions: Prediction[];
   entropy: number | null;
   rank_of_final: number;
+}
+
+export interface LinksInfo {
+  links: HeadLink[];
+}
+
+/** The contributions to a logit, in the order of the data flow; see `attribute_logit`. position: None for a label of the whole input. against: the prediction whose logit is subtracted. value: the logit, or the difference: the sum of all contributions. */
+export interface LogitAttribution {
+  position: number | null;
+  prediction: Prediction;
+  against: Prediction | null;
+  value: number;
+  contributions: LogitContribution[];
+}
+
+/** One summand of a logit. kind: "bias" is that of an attention layer, "norm" the constant of a norm, "output" that of the output head, with what its nonlinearity adds. name: of the tensor or module. layer, head: of a head or sublayer. */
+export interface LogitContribution {
+  kind: "embedding" | "head" | "bias" | "attention" | "ffn" | "norm" | "output";
+  name: string;
+  layer: number | null;
+  head: number | null;
+  value: number;
 }
 
 export interface MaskPredictions {
@@ -327,6 +394,22 @@ export interface PatchActivation {
   source: TraceInput;
   head: number | null;
   position: number | null;
+}
+
+/** How much of the clean answer comes back if one activation is patched: 0 nothing, 1 all. name: of the tensor. recovered: for each token of the corrupted input, or for each head; None for a token without a counterpart. */
+export interface PatchedSite {
+  name: string;
+  recovered: (number | null)[];
+}
+
+/** Two inputs with different outputs, to patch one into the other. clean, corrupted: ids of their traces, with the same target up to the position where the outputs differ. position: that position; None for a label. answers: the outputs of the clean and the corrupted input. differences: logit of the first answer minus logit of the second, for the clean and the corrupted input. sites: names of the tensors that can be patched. */
+export interface PatchingSetup {
+  clean: string;
+  corrupted: string;
+  position: number | null;
+  answers: [Prediction, Prediction];
+  differences: [number, number];
+  sites: string[];
 }
 
 /** The positional encoding of a stack. name: prefix of the names of its derived tensors. */
