@@ -106,6 +106,7 @@ def test_a_film_is_stopped_and_continued(open_page: OpenPage) -> None:
         page.locator('[data-frames="10"]').wait_for()
         page.locator("[data-stop]").click()
         held[0].continue_()
+        page.unroute_all()  # the tab is used again
         wait_until_idle(page)
         assert page.locator("[data-film]").get_attribute("data-frames") == "10"
         page.locator("[data-stop]").click()
