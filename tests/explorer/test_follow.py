@@ -110,7 +110,8 @@ def test_the_picture_is_a_function_of_time_and_the_token_keeps_its_place(open_pa
         page.locator("[data-play]").click()
         page.wait_for_selector("[data-say]")
         ends = 0.93, 1.0  # the names of the tokens below the rows
-        pictures, rails = {}, set()
+        pictures: dict[float, str] = {}
+        rails = set()
         times = (0.4, 1.3, 1.7, 2.4, 2.8, 1.7, 0.4)
         page.emulate_media(reduced_motion="no-preference")
         page.reload()
