@@ -1,4 +1,5 @@
 export { default as Bars } from './Bars.svelte';
+export { default as ColorLegend } from './ColorLegend.svelte';
 export { default as Compare } from './Compare.svelte';
 export { default as ErrorNotice } from './ErrorNotice.svelte';
 export { default as Figure } from './Figure.svelte';
@@ -11,3 +12,4 @@ export { default as Scrubber } from './Scrubber.svelte';
 export { default as SegmentedControl } from './SegmentedControl.svelte';
 export { default as Strip } from './Strip.svelte';
 export { default as Thumbnail } from './Thumbnail.svelte';
+export { default as TokenRow } from './TokenRow.svelte';

@@ -1,7 +1,6 @@
 // Loads the thumbnails of all heads, one attention layer after another.
 
-import { session } from '../lib/session.svelte';
-import type { Tensor } from '../lib/tensor';
+import { session, type Tensor } from '../lib';
 import type { TraceInfo } from '../lib/types';
 
 export class ThumbnailLoader {

@@ -1,8 +1,6 @@
 // The pictures of a drawing, requested step by step; the server takes a step when its pictures are asked for.
 
-import { describe, type Problem } from '../lib/errors';
-import { extent, Tensor, type Numbers } from '../lib/tensor';
-import { session } from '../lib/session.svelte';
+import { describe, extent, type Numbers, type Problem, session, Tensor } from '../lib';
 import type { DrawOutcome, TraceInfo } from '../lib/types';
 import { pictureOf, type Picture } from './picture';
 

@@ -42,7 +42,8 @@ export interface Column {
   stream: { x: number; top: number; bottom: number }; // the residual stream
   panes: Pane[];
   stops: Stop[]; // outside the layers
-  lines: Line[];
+  lines: Line[]; // relative to y
+  y: number; // the bottom
   tokens: { x: number; y: number; w: number; h: number };
   answer: { x: number; y: number; w: number; h: number } | null; // the box of the output tokens
 }
@@ -285,6 +286,7 @@ function column(
     y -= 14;
   }
   let answer: Column['answer'] = null;
+  let streamTop = y - 6;
   if (head) {
     y -= 8 + HEAD;
     stops.push({ id: 'head', part: 'head', x: x + inset, y, w: w - 2 * inset, h: HEAD, mini: false });
@@ -292,9 +294,20 @@ function column(
     y -= ANSWER_GAP - 8 + sizes.answer;
     answer = { x, y, w, h: sizes.answer };
     lines.push({ d: `M${x + w / 2} ${top - 1} V${y + sizes.answer + 4}`, role: 'branch', id: 'head' });
-    return { stack, x, w, stream: { x: stream, top: top + HEAD, bottom }, panes, stops, lines, tokens: strip, answer };
+    streamTop = top + HEAD;
   }
-  return { stack, x, w, stream: { x: stream, top: y - 6, bottom }, panes, stops, lines, tokens: strip, answer };
+  return {
+    stack,
+    x,
+    w,
+    y: 0,
+    stream: { x: stream, top: streamTop, bottom },
+    panes,
+    stops,
+    lines,
+    tokens: strip,
+    answer,
+  };
 }
 
 /** The complete model. `open`: the open layer of each stack, or null. */
@@ -349,32 +362,19 @@ function joinTowers(columns: Column[], sizes: Sizes): void {
   const last = columns.at(-1)!;
   const w = last.x + last.w;
   const y = Math.min(...columns.map((one) => one.stream.top)) - 20 - HEAD;
-  for (const { stream, lines } of columns)
-    lines.push({ d: `M${stream.x} ${stream.top + 4} V${y + HEAD + 1}`, role: 'branch', id: 'head' });
+  for (const { stream, lines, y: bottom } of columns)
+    lines.push({ d: `M${stream.x} ${stream.top + 4 - bottom} V${y + HEAD + 1 - bottom}`, role: 'branch', id: 'head' });
   last.stops.push({ id: 'head', part: 'head', x: 10, y, w: w - 20, h: HEAD, mini: false });
   last.answer = { x: (w - last.w) / 2, y: y - ANSWER_GAP + 8 - sizes.answer, w: last.w, h: sizes.answer };
 }
 
-/** Place a column with its bottom at y. Lines outside layers are moved by the caller. */
+/** Move a column down by y. */
 function shift(one: Column, y: number): void {
+  one.y += y;
   one.tokens.y += y;
   if (one.answer) one.answer.y += y;
   one.stream.top += y;
   one.stream.bottom += y;
   for (const stop of one.stops) stop.y += y;
   for (const pane of one.panes) pane.y += y;
-  one.lines = one.lines.map((line) => ({ ...line, d: moved(line.d, y) }));
-}
-
-/** A path of M, V, H and Q commands, moved vertically. */
-function moved(d: string, by: number): string {
-  return d.replace(/([MVHQ])([^MVHQ]*)/g, (_, letter: string, rest: string) => {
-    const n = rest
-      .trim()
-      .split(/[\s,]+/)
-      .map(Number);
-    if (letter === 'H') return `H${n[0]} `;
-    if (letter === 'V') return `V${n[0] + by} `;
-    return `${letter}${n.map((value, i) => (i % 2 ? value + by : value)).join(' ')} `;
-  });
 }
