@@ -90,6 +90,7 @@ def show_record(
     model = schema.ModelInfo(
         id=name,
         name=name,
+        load=name,
         family=None,
         architecture="encoder-decoder" if len(stacks) > 1 else f"{stacks[0].name}-only",  # type: ignore[arg-type]
         kind=trace.kind,

@@ -194,7 +194,7 @@ class AutoencoderJob(Job[PixelData]):
         return plan if self.base else replace(plan, save=partial(self.save_scaled, plan.save))
 
     @torch.no_grad()
-    def save_scaled(self, save: Callable[[Path], None], folder: Path) -> None:
+    def save_scaled(self, save: Callable[[Path], object], folder: Path) -> None:
         """Save the model with the factor that scales its latents to a standard deviation of 1."""
         model: Any = self.bundle.model
         images = self.valid_set.batch(np.arange(min(len(self.valid_set), SAMPLED_BATCH)), epoch=0)["images"]
