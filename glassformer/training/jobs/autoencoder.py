@@ -191,7 +191,8 @@ class AutoencoderJob(Job[PixelData]):
 
     def plan(self) -> TrainingPlan:
         plan = super().plan()
-        return plan if self.base else replace(plan, save=partial(self.save_scaled, plan.save))
+        known = self.base is not None or "scaling_factor" in self.recipe.model.overrides
+        return plan if known else replace(plan, save=partial(self.save_scaled, plan.save))
 
     @torch.no_grad()
     def save_scaled(self, save: Callable[[Path], object], folder: Path) -> None:
