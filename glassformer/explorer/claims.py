@@ -78,7 +78,7 @@ class WordProbability(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Head:
+class StoryHead:
     """A head of an attention layer."""
 
     attention: str
@@ -133,7 +133,7 @@ class WritesWord(Claim):
     elsewhere: sentences in which the word also appears, but in which the head matters less.
     """
 
-    head: Head
+    head: StoryHead
     word: str
     looks_at: str
     elsewhere: tuple[str, ...] = ()
@@ -171,7 +171,7 @@ class WritesWord(Claim):
 class ChoosesWord(Claim):
     """A head decides between two words: without it, the other one is more likely. looks_at: of the source."""
 
-    head: Head
+    head: StoryHead
     word: str
     rival: str
     looks_at: str

@@ -27,10 +27,10 @@ from glassformer.explorer.claims import (
     Claim,
     Draws,
     Forecasts,
-    Head,
     IsUncertain,
     Learns,
     LosesWord,
+    StoryHead,
     WritesWord,
 )
 from glassformer.interpret.examples import example_input
@@ -106,8 +106,8 @@ def pen(strokes: Strokes, width: float = 0.1) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-PAS = Head("decoder.blocks.1.self_attn", 5)
-ARTICLE = Head("decoder.blocks.2.self_attn", 5)
+PAS = StoryHead("decoder.blocks.1.self_attn", 5)
+ARTICLE = StoryHead("decoder.blocks.2.self_attn", 5)
 OPEN_TOP = ((0.507, 0.24), (0.36, 0.26), (0.32, 0.48), (0.63, 0.47)), ((0.64, 0.22), (0.6, 0.8))
 
 STORIES = (

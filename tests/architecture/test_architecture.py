@@ -39,9 +39,14 @@ ONLY: dict[str, set[str]] = {
     "transformer": {"errors", "core", "families"},
     "plotting": {"errors", "core", "transformer", "data", "generation"},
 }
-# Ways up, imported when they are called: `model.generate`, so that core loads without generation, and the
-# layout of a folder of several models, each of which is loaded and saved as a bundle.
-UPWARD = {("glassformer/core/model.py", "generation"), ("glassformer/bundle.py", "model_index")}
+# Ways up, imported when they are called: `model.generate`, so that core loads without generation, the layout
+# of a folder of several models, each of which is loaded and saved as a bundle, and the page in a notebook.
+UPWARD = {
+    ("glassformer/core/model.py", "generation"),
+    ("glassformer/bundle.py", "model_index"),
+    ("glassformer/core/observe.py", "explorer"),
+    ("glassformer/api.py", "explorer"),
+}
 # Third-party packages of the parts that must stay small; the others may use any dependency.
 THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),

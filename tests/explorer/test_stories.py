@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import glassformer
 from glassformer.cli.main import app
 from glassformer.explorer import stories
-from glassformer.explorer.claims import ClaimError, Head, WritesWord
+from glassformer.explorer.claims import ClaimError, StoryHead, WritesWord
 from glassformer.explorer.stories import FILE, STORIES, Story, stories_of
 from glassformer.interpret.schema import TraceInput, to_json
 from glassformer.interpret.trace import trace_model
@@ -81,7 +81,7 @@ def test_claims_that_do_not_hold_are_rejected(bundles: dict[str, Any]) -> None:
     bundle = bundles["pocket"]
     assert PAS.input is not None and isinstance(PAS.claim, WritesWord)
     false = [
-        replace(PAS.claim, head=Head("decoder.blocks.1.self_attn", 4)),  # another head
+        replace(PAS.claim, head=StoryHead("decoder.blocks.1.self_attn", 4)),  # another head
         replace(PAS.claim, looks_at="L"),
         replace(PAS.claim, word="rue", looks_at="n"),
     ]
