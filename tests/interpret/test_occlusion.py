@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core.inputs import TextInputs, tensor_of
-from glassformer.errors import UnsupportedError
+from glassformer.errors import MissingValueError, UnsupportedError
 from glassformer.interpret.occlusion import background, occlude
 from glassformer.interpret.schema import ItemNotFoundError
 from glassformer.interpret.tensors import read_tensor
@@ -91,6 +91,11 @@ def test_unknown_sequences_and_changed_traces_are_refused() -> None:
         occlude(trace_of(bundle, {"text": TEXT}), "source")
     with pytest.raises(UnsupportedError):
         occlude(trace_of(bundle, {"text": TEXT}, [{"kind": "skip_layer", "block": "decoder.blocks.0"}]))
+
+
+def test_an_empty_output_cannot_be_explained() -> None:
+    with pytest.raises(MissingValueError):
+        read_tensor(trace_of(tiny_bundle("original"), {"text": TEXT, "target": []}), "occlusion")
 
 
 def trained_on_negation() -> Bundle:
