@@ -142,7 +142,9 @@ class TokenFilm(Film):
 
         They are those of the row with the prompt. Its output is the logits (V) of that code.
         """
-        codes = self.run(min(step + 1, len(self)))[:step]
+        if not 0 <= step < len(self):
+            raise InvalidValueError("step", step, f"0 to {len(self) - 1}")
+        codes = self.run(step + 1)[:step]
         with self._lock:
             if self._last is None or self._last[0] != step:
                 logits, record = self.forward(self.prompt, codes, want=("*.q", "*.k"))

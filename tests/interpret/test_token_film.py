@@ -182,7 +182,19 @@ def test_impossible_interventions_are_one_error(bundle: Bundle, change: schema.I
         film(bundle, change)
 
 
-@pytest.mark.parametrize("name", ["step.17.frames", "step.17.codes", "codebook.1", "step.3.nothing"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "step.17.frames",
+        "step.17.codes",
+        "step.16.candidates",
+        "step.16.patches",
+        "step.16.probabilities",
+        "step.99.probabilities",
+        "codebook.1",
+        "step.3.nothing",
+    ],
+)
 def test_tensors_that_do_not_exist_are_errors(bundle: Bundle, name: str) -> None:
     with pytest.raises(GlassformerError):
         read(film(bundle), name)
