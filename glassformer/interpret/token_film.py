@@ -7,6 +7,7 @@ R one row, or two with guidance, T positions, V codes of the codebook, h and w h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
@@ -36,6 +37,7 @@ MAX_CANDIDATES = 12  # of a step, besides the chosen code
 CODEBOOK_PAGE, PICTURES_TOGETHER = 64, 16  # codes of a page, and pictures that are decoded together
 PICTURES = 8  # that are shown while the codes are chosen
 MAX_COUNTED = 1 << 24  # codes of the images of a run
+_PAGE = re.compile(r"codebook\.(0|[1-9]\d{0,5})", re.ASCII)  # one name a page: pages are kept by name
 
 
 class TokenFilm(Film):
@@ -209,8 +211,8 @@ class TokenFilm(Film):
     @torch.inference_mode()
     def tensor(self, name: str, step: int | None = None) -> Tensor | None:
         if step is None:
-            page = name.removeprefix("codebook.")
-            return self.codebook(int(page)) if page != name and page.isdecimal() else None
+            page = _PAGE.fullmatch(name)
+            return None if page is None else self.codebook(int(page[1]))
         match name:
             case "frames":
                 return self.frames(step)

@@ -162,8 +162,10 @@ def trace_router(catalog: Catalog) -> APIRouter:
         minus: Annotated[str | None, Query(max_length=64)] = None,
     ) -> Response:
         """Return a slice of a tensor, little-endian and row-major; the headers have its shape and dtype."""
-        other = None if minus is None else catalog.store.get(minus)
-        part = read_tensor(catalog.store.get(id), name, slices, pool=pool, minus=other)
+        trace, other = catalog.store.get(id), None if minus is None else catalog.store.get(minus)
+        part = read_tensor(trace, name, slices, pool=pool, minus=other)
+        for read in filter(None, (trace, other)):
+            catalog.store.measure(read)
         headers = {"X-Shape": ",".join(map(str, part.shape)), "X-Dtype": part.dtype}
         return Response(part.data(), media_type="application/octet-stream", headers=headers)
 

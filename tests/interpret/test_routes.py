@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from glassformer.bundle import Bundle, load, save
+from glassformer.interpret.catalog import Catalog
 from glassformer.interpret.comparison import compare_traces, residual_change
 from glassformer.interpret.corpus import CorpusPatterns
 from glassformer.interpret.head_ablation import ablate_heads
@@ -28,6 +30,7 @@ from glassformer.interpret.tensors import read_tensor
 from glassformer.interpret.token_flow import token_flow
 from glassformer.interpret.trace import trace_model
 from glassformer.server.app import create_app
+from glassformer.server.explorer import trace_router
 from tests.interpret.models import TEXT, columns, example_values, picture, tiny_bundle, trace_of, url
 
 MODELS = ("original", "gpt2", "bert", "vit", "patchtst", "sentence")
@@ -149,6 +152,16 @@ def test_explanations_over_http(client: TestClient) -> None:
     assert attribution == to_json(attribute_logit(trace, 1, against=7))
     drops = numbers(client, id, "occlusion.target.mask")
     assert np.allclose(drops, occlude(trace, "target", hide="mask").numpy(), atol=1e-6)
+
+
+def test_derived_tensors_count_towards_the_store() -> None:
+    catalog, app = Catalog({"gpt2": tiny_bundle("gpt2")}), FastAPI()
+    app.include_router(trace_router(catalog))
+    client = TestClient(app)
+    id = posted(client, "gpt2", text=TEXT)["id"]
+    before = catalog.store.bytes
+    assert numbers(client, id, "occlusion").nbytes <= catalog.store.bytes - before
+    assert catalog.store.bytes == catalog.store.get(id).bytes
 
 
 def test_patching_and_corpus_over_http() -> None:

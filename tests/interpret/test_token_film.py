@@ -192,6 +192,7 @@ def test_impossible_interventions_are_one_error(bundle: Bundle, change: schema.I
         "step.16.probabilities",
         "step.99.probabilities",
         "codebook.1",
+        "codebook.00",
         "step.3.nothing",
     ],
 )
