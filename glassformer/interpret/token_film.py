@@ -72,6 +72,7 @@ class TokenFilm(Film):
         with torch.inference_mode():
             start = task.start(decoder, [prompt], task.seeds, constraint=constraint, on_token=self._append)
         self._steps: Iterator[None] = run_search(*start)
+        self._decoder: Any = start[0]  # until all codes are chosen
 
     def __len__(self) -> int:
         return self.task.spec.num_cells
@@ -107,6 +108,8 @@ class TokenFilm(Film):
             while (chosen := len(self.codes)) < count:
                 next(self._steps, None)
                 assert len(self.codes) > chosen, "a step has failed before"
+            if len(self.codes) == len(self):
+                self._decoder = None
         return self.codes[:count]
 
     def forward(
@@ -266,8 +269,9 @@ class TokenFilm(Film):
 
     @property
     def bytes(self) -> int:
-        layers = [layer for cache in self.caches for layer in cache.layers]
-        return super().bytes + sum(layer.k.nbytes + layer.v.nbytes for layer in layers)
+        decoder = self._decoder
+        caches = [*self.caches, *([] if decoder is None else [decoder.cache])]
+        return super().bytes + sum(cache.bytes for cache in caches)
 
 
 class _IntervenedDecoder(nn.Module):
@@ -283,6 +287,11 @@ class _IntervenedDecoder(nn.Module):
         film = self.film
         self.steps, logits, most = self.decoder.prefill(inputs, mask, start_ids=start_ids, capacity=capacity)
         return PrefillResult(self, logits if film.start else film.next_logits(), most)
+
+    @property
+    def cache(self) -> KVCache:
+        cache: KVCache = self.steps.cache
+        return cache
 
     def step(self, ids: Tensor) -> Tensor:
         film = self.film

@@ -147,6 +147,21 @@ def test_the_codebook_is_decoded_in_the_drawing(bundle: Bundle) -> None:
     assert (sheet[17].float() - levels).abs().max() <= 1
 
 
+@pytest.mark.parametrize("changes", [(), (HEAD,)])
+@pytest.mark.parametrize("guidance", [1.0, 2.5])
+def test_the_cache_of_the_running_search_counts(
+    bundle: Bundle, guidance: float, changes: tuple[schema.Intervention, ...]
+) -> None:
+    film_ = film_of(film(bundle, *changes, guidance_scale=guidance))
+    film_.run(CODES - 1)
+    rows, spec = 1 if guidance == 1 else 2, bundle.model.decoder.spec
+    position = KVCache.allocate(spec, rows, 1).bytes
+    kept = sum(cache.bytes for cache in film_.caches)
+    assert film_.bytes - kept >= position * (len(film_.prompt) + (0 if changes else CODES - 2))
+    film_.run(CODES)
+    assert film_.bytes == kept
+
+
 def test_an_exported_page_has_the_film(bundle: Bundle) -> None:
     trace = film(bundle)
     shapes = {name: read(trace, name).shape for name in film_of(trace).names()}
