@@ -27,6 +27,7 @@ from glassformer.interpret.token_flow import token_flow
 from glassformer.interpret.views import view_of
 from glassformer.interpret.views.drawing import MAX_FRAMES, MAX_STEPS
 from glassformer.server import schema as http
+from glassformer.server.errors import UnavailableError
 from glassformer.server.schema import Language, ModelName, RequestModel, Text, TokenId
 from glassformer.server.task_schema import generation_parameters
 
@@ -236,7 +237,9 @@ def trace_router(catalog: Catalog) -> APIRouter:
     @router.get("/models/{model}/corpus", response_model=schema.CorpusInfo)
     def corpus(model: RunId, count: Annotated[int, Query(ge=1, le=1000)]) -> JSONResponse:
         """Return the patterns of all heads, averaged over the first sentences of a small corpus."""
-        return _json(catalog.corpus(model, count))
+        if (info := catalog.corpus(model, count)) is None:
+            raise UnavailableError(f"the model {model!r} is busy with its corpus; try again later")
+        return _json(info)
 
     @router.get("/trace/{id}/logit_lens", response_model=schema.LensInfo)
     def lens(id: TraceId, position: Position = None, top: Count = 10) -> JSONResponse:

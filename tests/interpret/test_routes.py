@@ -23,7 +23,7 @@ from glassformer.interpret.logit_attribution import attribute_logit
 from glassformer.interpret.logit_lens import logit_lens, unit_tokens
 from glassformer.interpret.occlusion import occlude
 from glassformer.interpret.patching import compare_answers
-from glassformer.interpret.schema import TraceInput, to_json
+from glassformer.interpret.schema import CorpusInfo, TraceInput, to_json
 from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.interpret.similarity import compare_images_texts
 from glassformer.interpret.tensors import read_tensor
@@ -188,6 +188,25 @@ def test_patching_and_corpus_over_http() -> None:
         )
         corpus = checked(client.get("/models/gpt2/corpus", params={"count": 1}))
         assert corpus == to_json(CorpusPatterns(bundle).measure(1))
+
+
+def test_a_second_corpus_request_does_not_wait_and_counts_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    bundles, codes = {name: tiny_bundle(name) for name in ("gpt2", "bert")}, list[int]()
+    with client_of(bundles) as client:
+        state: Any = client.app.state.server  # type: ignore[attr-defined]
+
+        def measure(patterns: CorpusPatterns, count: int) -> CorpusInfo:
+            if patterns.bundle is bundles["gpt2"]:
+                assert state.active == 1
+                codes.extend(
+                    client.get(path).status_code
+                    for path in ("/models/gpt2/corpus?count=1", "/models/bert/corpus?count=1", "/models")
+                )
+            return CorpusInfo(count=count, total=1, attentions=())
+
+        monkeypatch.setattr(CorpusPatterns, "measure", measure)
+        checked(client.get("/models/gpt2/corpus?count=1"))
+        assert codes == [503, 200, 200] and state.active == 0
 
 
 @pytest.mark.parametrize("model", ["original", "gpt2"])
