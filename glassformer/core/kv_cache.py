@@ -81,6 +81,11 @@ class KVCache:
     layers: list[LayerCache]
     length: int | Tensor
 
+    @property
+    def bytes(self) -> int:
+        """The memory of the keys and values of all layers, without those of a source."""
+        return sum(layer.k.nbytes + layer.v.nbytes for layer in self.layers)
+
     @staticmethod
     def allocate(
         model: ModelSpec,

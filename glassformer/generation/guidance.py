@@ -10,6 +10,7 @@ B rows, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,11 @@ class GuidedDecoder:
 
     def __init__(self, decoder: StepDecoder, scale: float, rows: int, device: torch.device) -> None:
         self.decoder, self.scale, self.rows, self.device = decoder, scale, rows, device
+
+    @property
+    def cache(self) -> Any:
+        """The KV cache of all 2B rows, of a decoder that has one."""
+        return self.decoder.cache  # type: ignore[attr-defined]
 
     def step(self, ids: Tensor) -> Tensor:
         return guide(self.decoder.step(ids.repeat(2)), self.scale)

@@ -40,7 +40,8 @@ class Catalog:
         self._infos: dict[str, schema.ModelInfo | None] = {}
         self._patchings: dict[tuple[str, str], Patching] = {}
         self._corpora: dict[str, CorpusPatterns] = {}
-        self._trace_lock, self._info_lock, self._corpus_lock = Lock(), Lock(), Lock()
+        self._corpus_locks = {id: Lock() for id in self.bundles}
+        self._trace_lock, self._info_lock = Lock(), Lock()
 
     def bundle(self, id: str) -> Bundle:
         if id not in self.bundles:
@@ -82,11 +83,18 @@ class Catalog:
                 del self._patchings[next(iter(self._patchings))]
         return self._patchings[key]
 
-    def corpus(self, model: str, count: int) -> schema.CorpusInfo:
-        """Return the head patterns of a model over the first sentences of the corpus."""
-        bundle = self.bundle(model)
-        with self._corpus_lock:
+    def corpus(self, model: str, count: int) -> schema.CorpusInfo | None:
+        """Return the head patterns of a model over the first sentences of the corpus.
+
+        While another thread measures the same model, return None.
+        """
+        bundle, lock = self.bundle(model), self._corpus_locks[model]
+        if not lock.acquire(blocking=False):
+            return None
+        try:
             return self._corpora.setdefault(model, CorpusPatterns(bundle)).measure(count)
+        finally:
+            lock.release()
 
     def take(
         self, model: str, input: schema.TraceInput, interventions: Sequence[schema.Intervention] = ()

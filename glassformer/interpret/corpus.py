@@ -80,9 +80,10 @@ class CorpusPatterns:
             raise InvalidValueError("count", count, f"1 to {len(inputs)}")
         for input in inputs[len(self._infos) : count]:
             trace = trace_model(self.bundle, input)
-            self._infos.append(describe_heads(trace))
-            self._links.append(_strongest(trace))
-        infos, links = self._infos[:count], self._links[:count]
+            info, links = describe_heads(trace), _strongest(trace)
+            self._infos.append(info)
+            self._links.append(links)
+        infos, examples = self._infos[:count], self._links[:count]
         return schema.CorpusInfo(
             count=count,
             total=len(inputs),
@@ -92,7 +93,7 @@ class CorpusPatterns:
                     heads=tuple(
                         _summary(
                             [info.attentions[n].heads[h] for info in infos],
-                            [link[one.name][h] for link in links],
+                            [example[one.name][h] for example in examples],
                         )
                         for h in range(len(one.heads))
                     ),

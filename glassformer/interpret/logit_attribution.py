@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from glassformer.core.block import Block
 from glassformer.core.observe import Record
-from glassformer.errors import InvalidValueError, MissingValueError, UnsupportedError
+from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.interpret import schema
 from glassformer.interpret.logit_lens import head_context
 from glassformer.interpret.outline import stack_output
@@ -84,9 +84,7 @@ def attribute_logit(
 
 @torch.no_grad()
 def _output_at(trace: Trace, readout: HeadReadout, position: int | None, id: int | None) -> tuple[int, int]:
-    outputs = view_of(trace.bundle).outputs(trace.prepared, trace.record)
-    if not outputs:
-        raise MissingValueError("an output", "to explain", hint="the input has none")
+    outputs = view_of(trace.bundle).explained_outputs(trace.prepared, trace.record)
     rows = len(trace.record["head.logits"][0])
     if readout.whole_input:
         best = int(trace.record["head.logits"][0].argmax())

@@ -7,6 +7,7 @@ R one row, or two with guidance, T positions, V codes of the codebook, h and w h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
@@ -36,6 +37,7 @@ MAX_CANDIDATES = 12  # of a step, besides the chosen code
 CODEBOOK_PAGE, PICTURES_TOGETHER = 64, 16  # codes of a page, and pictures that are decoded together
 PICTURES = 8  # that are shown while the codes are chosen
 MAX_COUNTED = 1 << 24  # codes of the images of a run
+_PAGE = re.compile(r"codebook\.(0|[1-9]\d{0,5})", re.ASCII)  # one name a page: pages are kept by name
 
 
 class TokenFilm(Film):
@@ -70,6 +72,7 @@ class TokenFilm(Film):
         with torch.inference_mode():
             start = task.start(decoder, [prompt], task.seeds, constraint=constraint, on_token=self._append)
         self._steps: Iterator[None] = run_search(*start)
+        self._decoder: Any = start[0]  # until all codes are chosen
 
     def __len__(self) -> int:
         return self.task.spec.num_cells
@@ -105,6 +108,8 @@ class TokenFilm(Film):
             while (chosen := len(self.codes)) < count:
                 next(self._steps, None)
                 assert len(self.codes) > chosen, "a step has failed before"
+            if len(self.codes) == len(self):
+                self._decoder = None
         return self.codes[:count]
 
     def forward(
@@ -142,7 +147,9 @@ class TokenFilm(Film):
 
         They are those of the row with the prompt. Its output is the logits (V) of that code.
         """
-        codes = self.run(min(step + 1, len(self)))[:step]
+        if not 0 <= step < len(self):
+            raise InvalidValueError("step", step, f"0 to {len(self) - 1}")
+        codes = self.run(step + 1)[:step]
         with self._lock:
             if self._last is None or self._last[0] != step:
                 logits, record = self.forward(self.prompt, codes, want=("*.q", "*.k"))
@@ -207,8 +214,8 @@ class TokenFilm(Film):
     @torch.inference_mode()
     def tensor(self, name: str, step: int | None = None) -> Tensor | None:
         if step is None:
-            page = name.removeprefix("codebook.")
-            return self.codebook(int(page)) if page != name and page.isdecimal() else None
+            page = _PAGE.fullmatch(name)
+            return None if page is None else self.codebook(int(page[1]))
         match name:
             case "frames":
                 return self.frames(step)
@@ -262,8 +269,9 @@ class TokenFilm(Film):
 
     @property
     def bytes(self) -> int:
-        layers = [layer for cache in self.caches for layer in cache.layers]
-        return super().bytes + sum(layer.k.nbytes + layer.v.nbytes for layer in layers)
+        decoder = self._decoder
+        caches = [*self.caches, *([] if decoder is None else [decoder.cache])]
+        return super().bytes + sum(cache.bytes for cache in caches)
 
 
 class _IntervenedDecoder(nn.Module):
@@ -279,6 +287,11 @@ class _IntervenedDecoder(nn.Module):
         film = self.film
         self.steps, logits, most = self.decoder.prefill(inputs, mask, start_ids=start_ids, capacity=capacity)
         return PrefillResult(self, logits if film.start else film.next_logits(), most)
+
+    @property
+    def cache(self) -> KVCache:
+        cache: KVCache = self.steps.cache
+        return cache
 
     def step(self, ids: Tensor) -> Tensor:
         film = self.film

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -156,6 +157,14 @@ def unread_characters(bundle: Bundle, prepared: PreparedInput) -> tuple[str, ...
     return tuple(dict.fromkeys(text for text in (*omitted, *unknown) if text.strip()))
 
 
+class _StoredTrace(NamedTuple):
+    """A trace and the memory it uses, with the weights that only this trace keeps alive."""
+
+    trace: Trace
+    bytes: int
+    weight_bytes: int
+
+
 class TraceStore:
     """A store of traces by id; if they are too many or too large, the least recently used are dropped.
 
@@ -164,25 +173,37 @@ class TraceStore:
 
     def __init__(self, *, max_traces: int = MAX_TRACES, max_bytes: int = MAX_STORED_BYTES) -> None:
         self._max_traces, self._max_bytes = max_traces, max_bytes
-        self._traces: OrderedDict[str, tuple[Trace, int]] = OrderedDict()
+        self._traces: OrderedDict[str, _StoredTrace] = OrderedDict()
         self._lock = Lock()
 
     @property
     def bytes(self) -> int:
         """The memory that all traces use."""
         with self._lock:
-            return sum(size for _, size in self._traces.values())
+            return sum(stored.bytes for stored in self._traces.values())
 
     def put(self, trace: Trace, *, weight_bytes: int = 0) -> None:
         """Add a trace. weight_bytes: size of weights that only this trace keeps alive."""
-        size = trace.bytes + weight_bytes
+        stored = _StoredTrace(trace, trace.bytes + weight_bytes, weight_bytes)
         with self._lock:
             self._traces.pop(trace.id, None)
-            self._traces[trace.id] = trace, size
-            total = sum(size for _, size in self._traces.values())
-            while len(self._traces) > 1 and (len(self._traces) > self._max_traces or total > self._max_bytes):
-                _, (_, size) = self._traces.popitem(last=False)
-                total -= size
+            self._traces[trace.id] = stored
+            self._drop_oldest()
+
+    def measure(self, trace: Trace) -> None:
+        """Measure a trace again: it grows with the tensors that are derived from it."""
+        size = trace.bytes
+        with self._lock:
+            stored = self._traces.get(trace.id)
+            if stored is not None and stored.trace is trace:
+                self._traces[trace.id] = stored._replace(bytes=size + stored.weight_bytes)
+                self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        total = sum(stored.bytes for stored in self._traces.values())
+        while len(self._traces) > 1 and (len(self._traces) > self._max_traces or total > self._max_bytes):
+            _, stored = self._traces.popitem(last=False)
+            total -= stored.bytes
 
     def find(self, id: str) -> Trace | None:
         """Return the trace and mark it as most recently used; None if it was dropped or never existed."""
@@ -190,7 +211,7 @@ class TraceStore:
             if id not in self._traces:
                 return None
             self._traces.move_to_end(id)
-            return self._traces[id][0]
+            return self._traces[id].trace
 
     def get(self, id: str) -> Trace:
         """Return the trace as `find` does; raise schema.ItemNotFoundError if there is none."""

@@ -27,6 +27,7 @@ from glassformer.interpret.token_flow import token_flow
 from glassformer.interpret.views import view_of
 from glassformer.interpret.views.drawing import MAX_FRAMES, MAX_STEPS
 from glassformer.server import schema as http
+from glassformer.server.errors import UnavailableError
 from glassformer.server.schema import Language, ModelName, RequestModel, Text, TokenId
 from glassformer.server.task_schema import generation_parameters
 
@@ -162,8 +163,10 @@ def trace_router(catalog: Catalog) -> APIRouter:
         minus: Annotated[str | None, Query(max_length=64)] = None,
     ) -> Response:
         """Return a slice of a tensor, little-endian and row-major; the headers have its shape and dtype."""
-        other = None if minus is None else catalog.store.get(minus)
-        part = read_tensor(catalog.store.get(id), name, slices, pool=pool, minus=other)
+        trace, other = catalog.store.get(id), None if minus is None else catalog.store.get(minus)
+        part = read_tensor(trace, name, slices, pool=pool, minus=other)
+        for read in filter(None, (trace, other)):
+            catalog.store.measure(read)
         headers = {"X-Shape": ",".join(map(str, part.shape)), "X-Dtype": part.dtype}
         return Response(part.data(), media_type="application/octet-stream", headers=headers)
 
@@ -234,7 +237,9 @@ def trace_router(catalog: Catalog) -> APIRouter:
     @router.get("/models/{model}/corpus", response_model=schema.CorpusInfo)
     def corpus(model: RunId, count: Annotated[int, Query(ge=1, le=1000)]) -> JSONResponse:
         """Return the patterns of all heads, averaged over the first sentences of a small corpus."""
-        return _json(catalog.corpus(model, count))
+        if (info := catalog.corpus(model, count)) is None:
+            raise UnavailableError(f"the model {model!r} is busy with its corpus; try again later")
+        return _json(info)
 
     @router.get("/trace/{id}/logit_lens", response_model=schema.LensInfo)
     def lens(id: TraceId, position: Position = None, top: Count = 10) -> JSONResponse:

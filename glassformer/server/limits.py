@@ -30,7 +30,7 @@ from glassformer.server.errors import (
 from glassformer.server.metrics import Metrics
 from glassformer.tasks.registry import TaskSpec, tasks
 
-EXPENSIVE = ("/trace", "/runs")  # GET requests that count as work
+EXPENSIVE = ("/trace", "/runs", "/models/")  # GET requests that count as work; /models is a list
 MIN_MEMORY = 256 << 20  # free bytes below which requests are refused
 LARGE_REQUEST = 1 << 20  # bytes of a body after which memory is returned to the system
 TIMEOUT_HEADER = "x-request-timeout"

@@ -9,6 +9,7 @@ import pytest
 
 import glassformer
 from glassformer.errors import InvalidValueError, UnsupportedError
+from glassformer.interpret import corpus as corpus_module
 from glassformer.interpret.corpus import CorpusPatterns, corpus, corpus_inputs
 from glassformer.interpret.head_patterns import describe_heads
 from glassformer.interpret.trace import trace_model
@@ -51,6 +52,15 @@ def test_averages_equal_those_of_single_traces() -> None:
             assert float(weights[best.query, best.key]) == pytest.approx(best.weight)
     with pytest.raises(InvalidValueError):
         patterns.measure(100)
+
+
+def test_a_sentence_that_fails_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    patterns, strongest = CorpusPatterns(tiny_bundle("gpt2")), corpus_module._strongest
+    monkeypatch.setattr(corpus_module, "_strongest", lambda trace: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        patterns.measure(1)
+    monkeypatch.setattr(corpus_module, "_strongest", strongest)
+    assert patterns.measure(2) == CorpusPatterns(tiny_bundle("gpt2")).measure(2)
 
 
 def test_models_of_images_have_no_corpus() -> None:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from glassformer.bundle import Bundle
 from glassformer.core.inputs import TextInputs, tensor_of
-from glassformer.errors import UnsupportedError
+from glassformer.errors import MissingValueError, UnsupportedError
+from glassformer.interpret import occlusion
 from glassformer.interpret.occlusion import background, occlude
-from glassformer.interpret.schema import ItemNotFoundError
+from glassformer.interpret.schema import ItemNotFoundError, TooLargeError
 from glassformer.interpret.tensors import read_tensor
 from glassformer.interpret.trace import Trace
 from tests.interpret.models import TEXT, classifier, example_values, tiny_bundle, trace_of
@@ -91,6 +92,21 @@ def test_unknown_sequences_and_changed_traces_are_refused() -> None:
         occlude(trace_of(bundle, {"text": TEXT}), "source")
     with pytest.raises(UnsupportedError):
         occlude(trace_of(bundle, {"text": TEXT}, [{"kind": "skip_layer", "block": "decoder.blocks.0"}]))
+
+
+def test_an_empty_output_cannot_be_explained() -> None:
+    with pytest.raises(MissingValueError):
+        read_tensor(trace_of(tiny_bundle("original"), {"text": TEXT, "target": []}), "occlusion")
+
+
+def test_occlusion_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = trace_of(tiny_bundle("original"), {"text": TEXT, "target": [5, 6, 7]})
+    source, target = map(len, trace.sequences)
+    monkeypatch.setattr(occlusion, "MAX_TOKENS", source * (source + target))
+    assert occlude(trace, "source").shape[1] == source
+    monkeypatch.setattr(occlusion, "MAX_TOKENS", source * (source + target) - 1)
+    with pytest.raises(TooLargeError):
+        occlude(trace, "source")
 
 
 def trained_on_negation() -> Bundle:

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from glassformer.bundle import Bundle, load, save
+from glassformer.interpret.catalog import Catalog
 from glassformer.interpret.comparison import compare_traces, residual_change
 from glassformer.interpret.corpus import CorpusPatterns
 from glassformer.interpret.head_ablation import ablate_heads
@@ -21,13 +23,14 @@ from glassformer.interpret.logit_attribution import attribute_logit
 from glassformer.interpret.logit_lens import logit_lens, unit_tokens
 from glassformer.interpret.occlusion import occlude
 from glassformer.interpret.patching import compare_answers
-from glassformer.interpret.schema import TraceInput, to_json
+from glassformer.interpret.schema import CorpusInfo, TraceInput, to_json
 from glassformer.interpret.search_view import next_step, search_tree
 from glassformer.interpret.similarity import compare_images_texts
 from glassformer.interpret.tensors import read_tensor
 from glassformer.interpret.token_flow import token_flow
 from glassformer.interpret.trace import trace_model
 from glassformer.server.app import create_app
+from glassformer.server.explorer import trace_router
 from tests.interpret.models import TEXT, columns, example_values, picture, tiny_bundle, trace_of, url
 
 MODELS = ("original", "gpt2", "bert", "vit", "patchtst", "sentence")
@@ -151,6 +154,16 @@ def test_explanations_over_http(client: TestClient) -> None:
     assert np.allclose(drops, occlude(trace, "target", hide="mask").numpy(), atol=1e-6)
 
 
+def test_derived_tensors_count_towards_the_store() -> None:
+    catalog, app = Catalog({"gpt2": tiny_bundle("gpt2")}), FastAPI()
+    app.include_router(trace_router(catalog))
+    client = TestClient(app)
+    id = posted(client, "gpt2", text=TEXT)["id"]
+    before = catalog.store.bytes
+    assert numbers(client, id, "occlusion").nbytes <= catalog.store.bytes - before
+    assert catalog.store.bytes == catalog.store.get(id).bytes
+
+
 def test_patching_and_corpus_over_http() -> None:
     bundle = tiny_bundle("gpt2")
     with client_of({"gpt2": bundle}) as client:
@@ -175,6 +188,25 @@ def test_patching_and_corpus_over_http() -> None:
         )
         corpus = checked(client.get("/models/gpt2/corpus", params={"count": 1}))
         assert corpus == to_json(CorpusPatterns(bundle).measure(1))
+
+
+def test_a_second_corpus_request_does_not_wait_and_counts_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    bundles, codes = {name: tiny_bundle(name) for name in ("gpt2", "bert")}, list[int]()
+    with client_of(bundles) as client:
+        state: Any = client.app.state.server  # type: ignore[attr-defined]
+
+        def measure(patterns: CorpusPatterns, count: int) -> CorpusInfo:
+            if patterns.bundle is bundles["gpt2"]:
+                assert state.active == 1
+                codes.extend(
+                    client.get(path).status_code
+                    for path in ("/models/gpt2/corpus?count=1", "/models/bert/corpus?count=1", "/models")
+                )
+            return CorpusInfo(count=count, total=1, attentions=())
+
+        monkeypatch.setattr(CorpusPatterns, "measure", measure)
+        checked(client.get("/models/gpt2/corpus?count=1"))
+        assert codes == [503, 200, 200] and state.active == 0
 
 
 @pytest.mark.parametrize("model", ["original", "gpt2"])

@@ -147,6 +147,21 @@ def test_the_codebook_is_decoded_in_the_drawing(bundle: Bundle) -> None:
     assert (sheet[17].float() - levels).abs().max() <= 1
 
 
+@pytest.mark.parametrize("changes", [(), (HEAD,)])
+@pytest.mark.parametrize("guidance", [1.0, 2.5])
+def test_the_cache_of_the_running_search_counts(
+    bundle: Bundle, guidance: float, changes: tuple[schema.Intervention, ...]
+) -> None:
+    film_ = film_of(film(bundle, *changes, guidance_scale=guidance))
+    film_.run(CODES - 1)
+    rows, spec = 1 if guidance == 1 else 2, bundle.model.decoder.spec
+    position = KVCache.allocate(spec, rows, 1).bytes
+    kept = sum(cache.bytes for cache in film_.caches)
+    assert film_.bytes - kept >= position * (len(film_.prompt) + (0 if changes else CODES - 2))
+    film_.run(CODES)
+    assert film_.bytes == kept
+
+
 def test_an_exported_page_has_the_film(bundle: Bundle) -> None:
     trace = film(bundle)
     shapes = {name: read(trace, name).shape for name in film_of(trace).names()}
@@ -182,7 +197,20 @@ def test_impossible_interventions_are_one_error(bundle: Bundle, change: schema.I
         film(bundle, change)
 
 
-@pytest.mark.parametrize("name", ["step.17.frames", "step.17.codes", "codebook.1", "step.3.nothing"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "step.17.frames",
+        "step.17.codes",
+        "step.16.candidates",
+        "step.16.patches",
+        "step.16.probabilities",
+        "step.99.probabilities",
+        "codebook.1",
+        "codebook.00",
+        "step.3.nothing",
+    ],
+)
 def test_tensors_that_do_not_exist_are_errors(bundle: Bundle, name: str) -> None:
     with pytest.raises(GlassformerError):
         read(film(bundle), name)

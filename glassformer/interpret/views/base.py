@@ -125,6 +125,12 @@ class View:
         best = record["head.logits"][0].argmax(-1).tolist()
         return [OutputUnit(position, id) for position, id in enumerate(best)]
 
+    def explained_outputs(self, prepared: PreparedInput, record: Record) -> list[OutputUnit]:
+        """Return the outputs; raise if there are none."""
+        if not (outputs := self.outputs(prepared, record)):
+            raise MissingValueError("an output", "to explain", hint="the input has none")
+        return outputs
+
     def scores(self, prepared: PreparedInput, record: Record, inputs: Mapping[str, Any]) -> Tensor:
         """Return what occlusion compares for N changed inputs: a score of each of the outputs, (N, L).
 
@@ -137,7 +143,7 @@ class View:
             return readout.log_odds(logits)
         positions, ids = (
             torch.tensor(one, device=logits.device)
-            for one in zip(*self.outputs(prepared, record), strict=True)
+            for one in zip(*self.explained_outputs(prepared, record), strict=True)
         )
         logits = logits[:, positions]  # (N, L, V)
         scores = logits.log_softmax(-1) if readout.labels is None else readout.log_odds(logits)
