@@ -20,13 +20,12 @@ from glassformer.core.inputs import TextInputs, tensor_of
 from glassformer.errors import UnsupportedError
 from glassformer.interpret.interventions import IntervenedForward
 from glassformer.interpret.outline import input_names
+from glassformer.interpret.prepared_input import copies_per_batch
 from glassformer.interpret.schema import ItemNotFoundError, TokenSequence
 from glassformer.interpret.trace import Trace
 from glassformer.interpret.views import view_of
 
 MAX_SIDE: Final = 14  # rows and columns of covered squares; those of finer grids have several patches
-MAX_NUMBERS: Final = 1 << 25  # logits of one batch
-BATCH: Final = 64
 
 Hide = Literal["replace", "mask"]
 
@@ -152,7 +151,7 @@ def _drops(trace: Trace, units: Tensor, change: Any) -> Tensor:
     """Return the drops of the scores (L, N) for each of the units (N, ...), in batches."""
     view, prepared, record = view_of(trace.bundle), trace.prepared, trace.record
     before = view.scores(prepared, record, prepared.inputs)  # (1, L)
-    logits = record["head.logits"].numel() if "head.logits" in record else 1
-    parts = units.split(max(1, min(BATCH, MAX_NUMBERS // logits)))
+    logits = [record["head.logits"]] if "head.logits" in record else []
+    parts = units.split(copies_per_batch(*logits))
     after = [view.scores(prepared, record, change(part)) for part in parts]
     return (before - torch.cat(after)).T.cpu()

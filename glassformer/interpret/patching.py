@@ -22,6 +22,7 @@ from glassformer.errors import ConflictError, InvalidValueError, UnsupportedErro
 from glassformer.interpret import schema
 from glassformer.interpret.interventions import Replacement
 from glassformer.interpret.outline import describe_stacks, stack_names
+from glassformer.interpret.prepared_input import copies_per_batch
 from glassformer.interpret.schema import ItemNotFoundError, TokenSequence
 
 if TYPE_CHECKING:
@@ -100,24 +101,30 @@ class Patching:
 
     @torch.inference_mode()
     def patch(self, name: str) -> schema.PatchedSite:
-        """Patch each token of a residual stream, or each head of an attention layer, in one batch."""
+        """Patch each token of a residual stream, or each head of an attention layer, in batches."""
         if name not in self.sites():
             raise ItemNotFoundError("site", name, self.sites())
         replacements = self.replacements(name)
         clean, corrupted = self.setup().differences
         found = [one for one in replacements if one is not None]
-        copies = len(found)
+        size = copies_per_batch(_logits(self.corrupted.record.output), _values(self.corrupted, name))
+        batches = (found[n : n + size] for n in range(0, len(found), size))
+        values = (value for batch in batches for value in self._patched_differences(name, batch))
+        shares = ((value - corrupted) / (clean - corrupted) for value in values)
+        recovered = tuple(None if one is None else next(shares) for one in replacements)
+        return schema.PatchedSite(name=name, recovered=recovered)
+
+    def _patched_differences(self, name: str, replacements: Sequence[Replacement]) -> list[float]:
+        """Run one copy of the corrupted input per replacement; return the differences of the answers."""
         rows = len(self.corrupted.prepared.rows or (0,))
 
         def edit(x: Tensor) -> Tensor:
-            return torch.cat([one(part) for one, part in zip(found, x.split(rows), strict=True)])
+            return torch.cat([one(part) for one, part in zip(replacements, x.split(rows), strict=True)])
 
         model: Any = self.corrupted.bundle.model
-        inputs = self.corrupted.prepared.repeated(copies)
-        values = self._difference(model(**inputs, obs=Observer((), {name: edit}))).tolist() if copies else []
-        shares = iter((value - corrupted) / (clean - corrupted) for value in values)
-        recovered = tuple(None if one is None else next(shares) for one in replacements)
-        return schema.PatchedSite(name=name, recovered=recovered)
+        inputs = self.corrupted.prepared.repeated(len(replacements))
+        differences: list[float] = self._difference(model(**inputs, obs=Observer((), {name: edit}))).tolist()
+        return differences
 
     def replacements(self, name: str) -> list[Replacement | None]:
         """Return the edits that patch a tensor: one for each token or head; None without a counterpart."""
@@ -134,7 +141,7 @@ class Patching:
 
     def _difference(self, output: Any) -> Tensor:
         """Return logit of the clean answer minus logit of the corrupted one (N,)."""
-        logits: Tensor = output if isinstance(output, Tensor) else output.logits
+        logits = _logits(output)
         row = logits if self.position is None else logits[:, self.position]
         return row[:, self.ids[0]].float() - row[:, self.ids[1]].float()
 
@@ -189,6 +196,11 @@ def _view(trace: Trace) -> View:
     from glassformer.interpret.views import view_of
 
     return view_of(trace.bundle)
+
+
+def _logits(output: Any) -> Tensor:
+    logits: Tensor = output if isinstance(output, Tensor) else output.logits
+    return logits
 
 
 def _values(trace: Trace, name: str) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 import glassformer
 from glassformer.core.observe import observe
 from glassformer.errors import InvalidValueError, UnsupportedError
-from glassformer.interpret import head_ablation
+from glassformer.interpret import head_ablation, prepared_input
 from glassformer.interpret.comparison import compare_traces
 from glassformer.interpret.head_ablation import ablate_heads
 from glassformer.interpret.schema import ItemNotFoundError, TraceInput
@@ -25,7 +25,7 @@ def test_effects_equal_those_of_interventions(
     family: str, batched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not batched:
-        monkeypatch.setattr(head_ablation, "MAX_NUMBERS", 1)
+        monkeypatch.setattr(prepared_input, "MAX_NUMBERS", 1)
     model = tiny_bundle(family)
     inputs: dict[str, Any] = example_values(model)
     before = trace_of(model, inputs)

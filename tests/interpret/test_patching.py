@@ -8,8 +8,10 @@ import pytest
 from torch import Tensor
 
 import glassformer
+from glassformer.core.inputs import tensor_of
 from glassformer.core.observe import observe
 from glassformer.errors import ConflictError, GlassformerError
+from glassformer.interpret import prepared_input
 from glassformer.interpret.patching import Patching, align_positions, compare_answers
 from glassformer.interpret.schema import (
     ItemNotFoundError,
@@ -63,6 +65,20 @@ def test_recovery_equals_that_of_forwards_patched_by_hand(patching: Any, name: s
     for index, share in enumerate(result.recovered):
         expected = (differences(patching, patched_by_hand(name, values, index, 1)) - low) / (high - low)
         assert share == pytest.approx(expected, abs=1e-4)
+
+
+def test_copies_run_in_batches_below_the_limit(patching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "encoder.blocks.2.resid_out"
+    expected = patching.patch(name).recovered
+    sizes = []
+    model = patching.corrupted.bundle.model
+    hook = model.register_forward_pre_hook(
+        lambda module, args, inputs: sizes.append(len(tensor_of(inputs["src"]))), with_kwargs=True
+    )
+    monkeypatch.setattr(prepared_input, "MAX_NUMBERS", 2 * patching.corrupted.record.output.numel())
+    with hook:
+        assert patching.patch(name).recovered == pytest.approx(expected, abs=1e-4)
+    assert max(sizes) == 2 and sum(sizes) == len(expected)
 
 
 def test_the_whole_answer_comes_back_where_nothing_can_change_it(patching: Any) -> None:
