@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from glassformer.core.observe import Observer, observe
+from glassformer.core.observe import Observer, Record, observe
 from glassformer.errors import ConflictError, InvalidValueError, UnsupportedError
 from glassformer.interpret import schema
 from glassformer.interpret.interventions import Replacement
 from glassformer.interpret.outline import describe_stacks, stack_names
-from glassformer.interpret.prepared_input import copies_per_batch
+from glassformer.interpret.prepared_input import PreparedInput, copies_per_batch
 from glassformer.interpret.schema import ItemNotFoundError, TokenSequence
 
 if TYPE_CHECKING:
@@ -217,32 +217,44 @@ def _sequence_name(trace: Trace, name: str) -> str:
 def resolve_patches(
     view: View, input: schema.TraceInput, interventions: Sequence[schema.Intervention]
 ) -> list[Any]:
-    """Return the interventions, with activations of other inputs in place of their description."""
-    resolved: list[Any] = []
-    for one in interventions:
-        if not isinstance(one, schema.PatchActivation):
-            resolved.append(one)
-            continue
-        view.check(one.source)
-        there = view.prepare(one.source)
+    """Return the interventions, with activations of other inputs in place of their description.
+
+    Each source is run once. Its other activations are freed before the next source is run.
+    """
+    resolved: list[Any] = list(interventions)
+    patches = {n: one for n, one in enumerate(interventions) if isinstance(one, schema.PatchActivation)}
+    if not patches:
+        return resolved
+    here = view.prepare(replace(input, target=()) if view.generates else input)
+    while patches:
+        source = next(iter(patches.values())).source
+        view.check(source)
+        there = view.prepare(source)
+        view.check_size(there)
         record = observe(view.bundle.model, dict(there.inputs))
-        here = view.prepare(replace(input, target=())) if view.generates else view.prepare(input)
-        stack = next((s for s in stack_names(view.bundle.model) if one.name.startswith(f"{s.path}.")), None)
-        owner, _, tail = one.name.rpartition(".")
-        if stack is None or (
-            owner not in record.attention_contexts if tail == "weights" else one.name not in record
-        ):
-            raise ItemNotFoundError("site", one.name, record)
-        mine, theirs = (next(s for s in each.sequences if s.name == stack.sequence) for each in (here, there))
-        pairs = align_positions(mine, theirs)
-        if stack.sequence == "target":  # generated anew: by position
-            pairs = tuple((n, n) for n in range(len(theirs)))
-        if one.position is not None:
-            pairs = tuple(pair for pair in pairs if pair[0] == one.position)
-            if not pairs:
-                raise InvalidValueError(
-                    "position", one.position, "a token with a counterpart in the other input"
-                )
-        values = record.weights(owner) if tail == "weights" else record[one.name]
-        resolved.append(Replacement(one.name, one.head, pairs, values))
+        for n in [n for n, one in patches.items() if one.source == source]:
+            resolved[n] = _replacement(view, patches.pop(n), here, there, record)
     return resolved
+
+
+def _replacement(
+    view: View, patch: schema.PatchActivation, here: PreparedInput, there: PreparedInput, record: Record
+) -> Replacement:
+    """Return the edit that applies a patch; `record`: of the input `there`, the source of the patch."""
+    stack = next((s for s in stack_names(view.bundle.model) if patch.name.startswith(f"{s.path}.")), None)
+    owner, _, tail = patch.name.rpartition(".")
+    if stack is None or (
+        owner not in record.attention_contexts if tail == "weights" else patch.name not in record
+    ):
+        raise ItemNotFoundError("site", patch.name, record)
+    mine, theirs = (next(s for s in each.sequences if s.name == stack.sequence) for each in (here, there))
+    pairs = align_positions(mine, theirs)
+    if stack.sequence == "target":  # generated anew: by position
+        pairs = tuple((n, n) for n in range(len(theirs)))
+    if patch.position is not None:
+        pairs = tuple(pair for pair in pairs if pair[0] == patch.position)
+        if not pairs:
+            expected = "a token with a counterpart in the other input"
+            raise InvalidValueError("position", patch.position, expected)
+    values = record.weights(owner) if tail == "weights" else record[patch.name]
+    return Replacement(patch.name, patch.head, pairs, values)

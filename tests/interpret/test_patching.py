@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 import glassformer
 from glassformer.core.inputs import tensor_of
 from glassformer.core.observe import observe
 from glassformer.errors import ConflictError, GlassformerError
+from glassformer.interpret import patching as patching_module
 from glassformer.interpret import prepared_input
 from glassformer.interpret.patching import Patching, align_positions, compare_answers
 from glassformer.interpret.schema import (
     ItemNotFoundError,
     PatchActivation,
     TokenSequence,
+    TooLargeError,
     TraceInput,
     TraceToken,
 )
 from glassformer.interpret.trace import trace_model
+from glassformer.interpret.views import base
+from glassformer.interpret.views.base import estimate_bytes
+from glassformer.server.explorer import TraceRequest
 from tests.interpret.models import classifier, tiny_bundle
 
 A, B = (
@@ -101,6 +109,39 @@ def test_a_patched_translation_is_that_of_the_other_sentence(patching: Any) -> N
     for wrong in ({"name": "nothing.blocks.0.resid_out"}, {"name": change.name, "position": 99}):
         with pytest.raises(GlassformerError):
             trace_model(pipeline, B, [PatchActivation(source=A, **wrong)])
+
+
+def test_each_source_of_patches_is_run_once(patching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Any] = []
+
+    def counted(*args: Any) -> Any:
+        runs.append(args)
+        return observe(*args)
+
+    monkeypatch.setattr(patching_module, "observe", counted)
+    site, given = "encoder.blocks.2.resid_out", patching.corrupted.prepared.input
+    changes = [PatchActivation(name=site, position=n, source=source) for n in (1, 2) for source in (A, B)]
+    trace = trace_model(patching.clean.bundle, given, changes)
+    assert len(runs) == 2
+    expected = trace_model(patching.clean.bundle, given, changes[3:]).record[site]
+    assert torch.equal(trace.record[site], expected)  # the later patch of a token
+
+
+def test_sources_of_patches_have_the_limits_of_inputs(patching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = replace(A, text="tired " * 100)
+    limit = estimate_bytes(patching.corrupted.bundle, patching.corrupted.prepared)
+    monkeypatch.setattr(base, "MAX_BYTES", 2 * limit)
+    with pytest.raises(TooLargeError):
+        patch = PatchActivation(name="encoder.blocks.2.resid_out", source=long)
+        trace_model(patching.clean.bundle, patching.corrupted.prepared.input, [patch])
+    body: dict[str, Any] = {"model": "pocket", "text": "a"}
+    change: dict[str, Any] = {"kind": "patch", "name": "x", "source": {"text": "a", "target": [5]}}
+    (read,) = TraceRequest.model_validate({**body, "interventions": [change]}).interventions
+    assert isinstance(read, PatchActivation) and read.source == TraceInput(text="a", target=(5,))
+    wrong: tuple[dict[str, Any], ...] = ({"text": "a" * 100_001}, {"target": [-1]}, {"texts": "a"})
+    for source in wrong:
+        with pytest.raises(ValidationError):
+            TraceRequest.model_validate({**body, "interventions": [{**change, "source": source}]})
 
 
 def test_equal_answers_cannot_be_patched(patching: Any) -> None:
