@@ -70,19 +70,28 @@ class Patching:
     position: int | None
     ids: tuple[int, int]
 
+    def __post_init__(self) -> None:
+        clean, corrupted = self.differences()
+        if clean == corrupted:
+            raise ConflictError(["clean", "corrupted"], "they differ only in the target")
+
+    def differences(self) -> tuple[float, float]:
+        """Return the logit of the clean answer minus that of the corrupted one, for both traces."""
+        clean, corrupted = (
+            float(self._difference(one.record.output)[0]) for one in (self.clean, self.corrupted)
+        )
+        return clean, corrupted
+
     def setup(self) -> schema.PatchingSetup:
         readout = _view(self.clean).readout()
         answers = zip(self.ids, readout.texts(self.ids), strict=True)
         mine, theirs = (schema.Prediction(id=id, text=text) for id, text in answers)
-        clean, corrupted = (
-            float(self._difference(one.record.output)[0]) for one in (self.clean, self.corrupted)
-        )
         return schema.PatchingSetup(
             clean=self.clean.id,
             corrupted=self.corrupted.id,
             position=self.position,
             answers=(mine, theirs),
-            differences=(clean, corrupted),
+            differences=self.differences(),
             sites=tuple(self.sites()),
         )
 
@@ -105,7 +114,7 @@ class Patching:
         if name not in self.sites():
             raise ItemNotFoundError("site", name, self.sites())
         replacements = self.replacements(name)
-        clean, corrupted = self.setup().differences
+        clean, corrupted = self.differences()
         found = [one for one in replacements if one is not None]
         size = copies_per_batch(_logits(self.corrupted.record.output), _values(self.corrupted, name))
         batches = (found[n : n + size] for n in range(0, len(found), size))

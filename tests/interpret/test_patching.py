@@ -150,6 +150,12 @@ def test_equal_answers_cannot_be_patched(patching: Any) -> None:
         compare_answers(trace_model(pipeline, A), trace_model(pipeline, A))
 
 
+def test_traces_that_differ_only_in_the_target_cannot_be_patched(patching: Any) -> None:
+    traces = [trace_model(patching.clean.bundle, replace(A, target=text)) for text in ("Mon", "Ma")]
+    with pytest.raises(ConflictError, match="only in the target"):
+        compare_answers(*traces)
+
+
 def sequence(text: str) -> TokenSequence:
     tokens = tuple(TraceToken(id=hash(word), piece=word) for word in text.split())
     return TokenSequence(name="input", kind="text", tokens=tokens)
