@@ -55,6 +55,8 @@ def ablate_heads(
         raise UnsupportedError("a trace with interventions", "head ablation")
     if attention not in trace.record.attention_contexts:
         raise schema.ItemNotFoundError("attention", attention, trace.record.attentions())
+    if at is not None and trace.record.attention_contexts[attention].windows is not None:
+        raise UnsupportedError("window attention", "ablation at one query")
     queries = trace.record[f"{attention}.q"].shape[2]
     if at is not None and not 0 <= at < queries:
         raise InvalidValueError("at", at, f"0 to {queries - 1}")

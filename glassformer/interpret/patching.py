@@ -256,6 +256,9 @@ def _replacement(
         owner not in record.attention_contexts if tail == "weights" else patch.name not in record
     ):
         raise ItemNotFoundError("site", patch.name, record)
+    context = record.attention_contexts.get(owner)
+    if context is not None and context.windows is not None:  # its positions are those within a window
+        raise UnsupportedError("window attention", "activation patching")
     mine, theirs = (next(s for s in each.sequences if s.name == stack.sequence) for each in (here, there))
     pairs = align_positions(mine, theirs)
     if stack.sequence == "target":  # generated anew: by position

@@ -58,6 +58,15 @@ def test_ablation_needs_a_known_attention_and_a_trace_without_interventions() ->
         ablate_heads(changed, "decoder.blocks.0.self_attn")
 
 
+def test_ablation_at_one_query_needs_attention_without_windows() -> None:
+    bundle = tiny_bundle("swin")
+    trace = trace_of(bundle, example_values(bundle))
+    name = trace.attentions()[0].name
+    assert max(ablate_heads(trace, name).effects) > 0
+    with pytest.raises(UnsupportedError, match="window attention"):
+        ablate_heads(trace, name, at=0)
+
+
 @pytest.fixture(scope="module")
 def french() -> Trace:
     text = "The animal did not cross the street because it was too tired."

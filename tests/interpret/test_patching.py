@@ -13,7 +13,7 @@ from torch import Tensor
 import glassformer
 from glassformer.core.inputs import tensor_of
 from glassformer.core.observe import observe
-from glassformer.errors import ConflictError, GlassformerError
+from glassformer.errors import ConflictError, GlassformerError, UnsupportedError
 from glassformer.interpret import patching as patching_module
 from glassformer.interpret import prepared_input
 from glassformer.interpret.patching import Patching, align_positions, compare_answers
@@ -29,7 +29,7 @@ from glassformer.interpret.trace import trace_model
 from glassformer.interpret.views import base
 from glassformer.interpret.views.base import estimate_bytes
 from glassformer.server.explorer import TraceRequest
-from tests.interpret.models import classifier, tiny_bundle
+from tests.interpret.models import classifier, example_values, tiny_bundle, trace_of
 
 A, B = (
     TraceInput(text="My father is very tired.", to="fr"),
@@ -142,6 +142,16 @@ def test_sources_of_patches_have_the_limits_of_inputs(patching: Any, monkeypatch
     for source in wrong:
         with pytest.raises(ValidationError):
             TraceRequest.model_validate({**body, "interventions": [{**change, "source": source}]})
+
+
+@pytest.mark.parametrize("tail", ["heads", "weights"])
+def test_window_attention_cannot_be_patched(tail: str) -> None:
+    bundle = tiny_bundle("swin")
+    trace = trace_of(bundle, example_values(bundle))
+    source = trace.prepared.input
+    patch = PatchActivation(name=f"{trace.attentions()[0].name}.{tail}", head=0, source=source)
+    with pytest.raises(UnsupportedError, match="window attention"):
+        trace_model(bundle, source, [patch])
 
 
 def test_equal_answers_cannot_be_patched(patching: Any) -> None:
