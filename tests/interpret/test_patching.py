@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,8 +16,10 @@ import glassformer
 from glassformer.core.inputs import tensor_of
 from glassformer.core.observe import observe
 from glassformer.errors import ConflictError, GlassformerError, UnsupportedError
+from glassformer.interpret import catalog as catalog_module
 from glassformer.interpret import patching as patching_module
 from glassformer.interpret import prepared_input
+from glassformer.interpret.catalog import Catalog
 from glassformer.interpret.patching import Patching, align_positions, compare_answers
 from glassformer.interpret.schema import (
     ItemNotFoundError,
@@ -164,6 +168,18 @@ def test_traces_that_differ_only_in_the_target_cannot_be_patched(patching: Any) 
     traces = [trace_model(patching.clean.bundle, replace(A, target=text)) for text in ("Mon", "Ma")]
     with pytest.raises(ConflictError, match="only in the target"):
         compare_answers(*traces)
+
+
+def test_concurrent_requests_share_a_patching(patching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = Catalog({"pocket": patching.clean.bundle})
+    first, second = (catalog.take("pocket", one).id for one in (A, B))
+    counted = Mock(wraps=compare_answers)
+    monkeypatch.setattr(catalog_module, "compare_answers", counted)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: catalog.patching(first, second), range(8)))
+    assert counted.call_count == 1 and all(one is results[0] for one in results)
+    monkeypatch.setattr(catalog_module, "MAX_PATCHINGS", 0)
+    assert catalog.patching(second, first).ids == results[0].ids[::-1]  # evicted by the time it is returned
 
 
 def sequence(text: str) -> TokenSequence:
