@@ -41,7 +41,7 @@ class Catalog:
         self._patchings: dict[tuple[str, str], Patching] = {}
         self._corpora: dict[str, CorpusPatterns] = {}
         self._corpus_locks = {id: Lock() for id in self.bundles}
-        self._trace_lock, self._info_lock = Lock(), Lock()
+        self._trace_lock, self._info_lock, self._patching_lock = Lock(), Lock(), Lock()
 
     def bundle(self, id: str) -> Bundle:
         if id not in self.bundles:
@@ -74,14 +74,15 @@ class Catalog:
     def patching(self, clean: str, corrupted: str) -> Patching:
         """Return the patching of two stored traces; their traces with a common target are stored, too."""
         key = clean, corrupted
-        if key not in self._patchings:
-            patching = compare_answers(self.store.get(clean), self.store.get(corrupted))
-            for trace in (patching.clean, patching.corrupted):
-                self.store.put(trace)
-            self._patchings[key] = patching
-            while len(self._patchings) > MAX_PATCHINGS:
-                del self._patchings[next(iter(self._patchings))]
-        return self._patchings[key]
+        with self._patching_lock:
+            if (patching := self._patchings.get(key)) is None:
+                patching = compare_answers(self.store.get(clean), self.store.get(corrupted))
+                for trace in (patching.clean, patching.corrupted):
+                    self.store.put(trace)
+                self._patchings[key] = patching
+                while len(self._patchings) > MAX_PATCHINGS:
+                    del self._patchings[next(iter(self._patchings))]
+        return patching
 
     def corpus(self, model: str, count: int) -> schema.CorpusInfo | None:
         """Return the head patterns of a model over the first sentences of the corpus.

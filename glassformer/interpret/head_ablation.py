@@ -9,7 +9,7 @@ B rows, H heads, N ablated copies, T positions, K head size, V vocabulary or lab
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,11 +19,10 @@ from glassformer.core.observe import Observer
 from glassformer.errors import InvalidValueError, UnsupportedError
 from glassformer.interpret import schema
 from glassformer.interpret.comparison import kl_divergence
+from glassformer.interpret.prepared_input import copies_per_batch
 from glassformer.interpret.readout import HeadReadout
 from glassformer.interpret.trace import Trace
 from glassformer.interpret.views import view_of
-
-MAX_NUMBERS: Final = 1 << 25  # output values per forward pass; heads are ablated in batches below it
 
 
 @torch.inference_mode()
@@ -56,16 +55,17 @@ def ablate_heads(
         raise UnsupportedError("a trace with interventions", "head ablation")
     if attention not in trace.record.attention_contexts:
         raise schema.ItemNotFoundError("attention", attention, trace.record.attentions())
+    if at is not None and trace.record.attention_contexts[attention].windows is not None:
+        raise UnsupportedError("window attention", "ablation at one query")
     queries = trace.record[f"{attention}.q"].shape[2]
     if at is not None and not 0 <= at < queries:
         raise InvalidValueError("at", at, f"0 to {queries - 1}")
     meter = _Meter(trace, metric, position, id)
     heads = trace.record[f"{attention}.q"].shape[1]
     substitute = _substitutes(trace if reference is None else reference, trace, attention, mode)
-    most = max(1, MAX_NUMBERS // max(meter.before.numel(), 1))
     parts = [
         meter.effects(_ablated_output(trace, attention, part.tolist(), substitute, at))
-        for part in torch.arange(heads).split(most)
+        for part in torch.arange(heads).split(copies_per_batch(meter.before))
     ]
     return schema.HeadAblation(
         attention=attention,

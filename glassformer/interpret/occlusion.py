@@ -20,14 +20,13 @@ from glassformer.core.inputs import TextInputs, tensor_of
 from glassformer.errors import UnsupportedError
 from glassformer.interpret.interventions import IntervenedForward
 from glassformer.interpret.outline import input_names
+from glassformer.interpret.prepared_input import copies_per_batch
 from glassformer.interpret.schema import ItemNotFoundError, TokenSequence, TooLargeError
 from glassformer.interpret.trace import Trace
 from glassformer.interpret.views import view_of
 
 MAX_SIDE: Final = 14  # rows and columns of covered squares; those of finer grids have several patches
-MAX_NUMBERS: Final = 1 << 25  # logits of one batch
 MAX_TOKENS: Final = 1 << 21  # tokens of all changed copies; 512 with an output of 512 are a quarter of it
-BATCH: Final = 64
 
 Hide = Literal["replace", "mask"]
 
@@ -156,7 +155,7 @@ def _drops(trace: Trace, units: Tensor, change: Any) -> Tensor:
     if tokens > MAX_TOKENS:
         raise TooLargeError("occlusion of this input", tokens, MAX_TOKENS, "tokens", "shorten the input")
     before = view.scores(prepared, record, prepared.inputs)  # (1, L)
-    logits = record["head.logits"].numel() if "head.logits" in record else 1
-    parts = units.split(max(1, min(BATCH, MAX_NUMBERS // logits)))
+    logits = [record["head.logits"]] if "head.logits" in record else []
+    parts = units.split(copies_per_batch(*logits))
     after = [view.scores(prepared, record, change(part)) for part in parts]
     return (before - torch.cat(after)).T.cpu()

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from glassformer.core.observe import Observer, observe
+from glassformer.core.observe import Observer, Record, observe
 from glassformer.errors import ConflictError, InvalidValueError, UnsupportedError
 from glassformer.interpret import schema
 from glassformer.interpret.interventions import Replacement
 from glassformer.interpret.outline import describe_stacks, stack_names
+from glassformer.interpret.prepared_input import PreparedInput, copies_per_batch
 from glassformer.interpret.schema import ItemNotFoundError, TokenSequence
 
 if TYPE_CHECKING:
@@ -69,19 +70,28 @@ class Patching:
     position: int | None
     ids: tuple[int, int]
 
+    def __post_init__(self) -> None:
+        clean, corrupted = self.differences()
+        if clean == corrupted:
+            raise ConflictError(["clean", "corrupted"], "they differ only in the target")
+
+    def differences(self) -> tuple[float, float]:
+        """Return the logit of the clean answer minus that of the corrupted one, for both traces."""
+        clean, corrupted = (
+            float(self._difference(one.record.output)[0]) for one in (self.clean, self.corrupted)
+        )
+        return clean, corrupted
+
     def setup(self) -> schema.PatchingSetup:
         readout = _view(self.clean).readout()
         answers = zip(self.ids, readout.texts(self.ids), strict=True)
         mine, theirs = (schema.Prediction(id=id, text=text) for id, text in answers)
-        clean, corrupted = (
-            float(self._difference(one.record.output)[0]) for one in (self.clean, self.corrupted)
-        )
         return schema.PatchingSetup(
             clean=self.clean.id,
             corrupted=self.corrupted.id,
             position=self.position,
             answers=(mine, theirs),
-            differences=(clean, corrupted),
+            differences=self.differences(),
             sites=tuple(self.sites()),
         )
 
@@ -100,24 +110,30 @@ class Patching:
 
     @torch.inference_mode()
     def patch(self, name: str) -> schema.PatchedSite:
-        """Patch each token of a residual stream, or each head of an attention layer, in one batch."""
+        """Patch each token of a residual stream, or each head of an attention layer, in batches."""
         if name not in self.sites():
             raise ItemNotFoundError("site", name, self.sites())
         replacements = self.replacements(name)
-        clean, corrupted = self.setup().differences
+        clean, corrupted = self.differences()
         found = [one for one in replacements if one is not None]
-        copies = len(found)
+        size = copies_per_batch(_logits(self.corrupted.record.output), _values(self.corrupted, name))
+        batches = (found[n : n + size] for n in range(0, len(found), size))
+        values = (value for batch in batches for value in self._patched_differences(name, batch))
+        shares = ((value - corrupted) / (clean - corrupted) for value in values)
+        recovered = tuple(None if one is None else next(shares) for one in replacements)
+        return schema.PatchedSite(name=name, recovered=recovered)
+
+    def _patched_differences(self, name: str, replacements: Sequence[Replacement]) -> list[float]:
+        """Run one copy of the corrupted input per replacement; return the differences of the answers."""
         rows = len(self.corrupted.prepared.rows or (0,))
 
         def edit(x: Tensor) -> Tensor:
-            return torch.cat([one(part) for one, part in zip(found, x.split(rows), strict=True)])
+            return torch.cat([one(part) for one, part in zip(replacements, x.split(rows), strict=True)])
 
         model: Any = self.corrupted.bundle.model
-        inputs = self.corrupted.prepared.repeated(copies)
-        values = self._difference(model(**inputs, obs=Observer((), {name: edit}))).tolist() if copies else []
-        shares = iter((value - corrupted) / (clean - corrupted) for value in values)
-        recovered = tuple(None if one is None else next(shares) for one in replacements)
-        return schema.PatchedSite(name=name, recovered=recovered)
+        inputs = self.corrupted.prepared.repeated(len(replacements))
+        differences: list[float] = self._difference(model(**inputs, obs=Observer((), {name: edit}))).tolist()
+        return differences
 
     def replacements(self, name: str) -> list[Replacement | None]:
         """Return the edits that patch a tensor: one for each token or head; None without a counterpart."""
@@ -134,7 +150,7 @@ class Patching:
 
     def _difference(self, output: Any) -> Tensor:
         """Return logit of the clean answer minus logit of the corrupted one (N,)."""
-        logits: Tensor = output if isinstance(output, Tensor) else output.logits
+        logits = _logits(output)
         row = logits if self.position is None else logits[:, self.position]
         return row[:, self.ids[0]].float() - row[:, self.ids[1]].float()
 
@@ -191,6 +207,11 @@ def _view(trace: Trace) -> View:
     return view_of(trace.bundle)
 
 
+def _logits(output: Any) -> Tensor:
+    logits: Tensor = output if isinstance(output, Tensor) else output.logits
+    return logits
+
+
 def _values(trace: Trace, name: str) -> Tensor:
     owner, _, tail = name.rpartition(".")
     return trace.record.weights(owner) if tail == "weights" else trace.record[name]
@@ -205,32 +226,47 @@ def _sequence_name(trace: Trace, name: str) -> str:
 def resolve_patches(
     view: View, input: schema.TraceInput, interventions: Sequence[schema.Intervention]
 ) -> list[Any]:
-    """Return the interventions, with activations of other inputs in place of their description."""
-    resolved: list[Any] = []
-    for one in interventions:
-        if not isinstance(one, schema.PatchActivation):
-            resolved.append(one)
-            continue
-        view.check(one.source)
-        there = view.prepare(one.source)
+    """Return the interventions, with activations of other inputs in place of their description.
+
+    Each source is run once. Its other activations are freed before the next source is run.
+    """
+    resolved: list[Any] = list(interventions)
+    patches = {n: one for n, one in enumerate(interventions) if isinstance(one, schema.PatchActivation)}
+    if not patches:
+        return resolved
+    here = view.prepare(replace(input, target=()) if view.generates else input)
+    while patches:
+        source = next(iter(patches.values())).source
+        view.check(source)
+        there = view.prepare(source)
+        view.check_size(there)
         record = observe(view.bundle.model, dict(there.inputs))
-        here = view.prepare(replace(input, target=())) if view.generates else view.prepare(input)
-        stack = next((s for s in stack_names(view.bundle.model) if one.name.startswith(f"{s.path}.")), None)
-        owner, _, tail = one.name.rpartition(".")
-        if stack is None or (
-            owner not in record.attention_contexts if tail == "weights" else one.name not in record
-        ):
-            raise ItemNotFoundError("site", one.name, record)
-        mine, theirs = (next(s for s in each.sequences if s.name == stack.sequence) for each in (here, there))
-        pairs = align_positions(mine, theirs)
-        if stack.sequence == "target":  # generated anew: by position
-            pairs = tuple((n, n) for n in range(len(theirs)))
-        if one.position is not None:
-            pairs = tuple(pair for pair in pairs if pair[0] == one.position)
-            if not pairs:
-                raise InvalidValueError(
-                    "position", one.position, "a token with a counterpart in the other input"
-                )
-        values = record.weights(owner) if tail == "weights" else record[one.name]
-        resolved.append(Replacement(one.name, one.head, pairs, values))
+        for n in [n for n, one in patches.items() if one.source == source]:
+            resolved[n] = _replacement(view, patches.pop(n), here, there, record)
     return resolved
+
+
+def _replacement(
+    view: View, patch: schema.PatchActivation, here: PreparedInput, there: PreparedInput, record: Record
+) -> Replacement:
+    """Return the edit that applies a patch; `record`: of the input `there`, the source of the patch."""
+    stack = next((s for s in stack_names(view.bundle.model) if patch.name.startswith(f"{s.path}.")), None)
+    owner, _, tail = patch.name.rpartition(".")
+    if stack is None or (
+        owner not in record.attention_contexts if tail == "weights" else patch.name not in record
+    ):
+        raise ItemNotFoundError("site", patch.name, record)
+    context = record.attention_contexts.get(owner)
+    if context is not None and context.windows is not None:  # its positions are those within a window
+        raise UnsupportedError("window attention", "activation patching")
+    mine, theirs = (next(s for s in each.sequences if s.name == stack.sequence) for each in (here, there))
+    pairs = align_positions(mine, theirs)
+    if stack.sequence == "target":  # generated anew: by position
+        pairs = tuple((n, n) for n in range(len(theirs)))
+    if patch.position is not None:
+        pairs = tuple(pair for pair in pairs if pair[0] == patch.position)
+        if not pairs:
+            expected = "a token with a counterpart in the other input"
+            raise InvalidValueError("position", patch.position, expected)
+    values = record.weights(owner) if tail == "weights" else record[patch.name]
+    return Replacement(patch.name, patch.head, pairs, values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -14,6 +14,9 @@ from glassformer.data.windows import Doubles
 from glassformer.interpret.schema import Kind, TokenSequence, TraceInput
 from glassformer.processors.series import WindowScale
 from glassformer.tasks.question_answering import EncodedQuestion
+
+MAX_NUMBERS: Final = 1 << 25  # of one tensor in one forward pass
+MAX_COPIES: Final = 64  # of the input in one forward pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,17 @@ class PreparedInput:
         """Return the arguments of the forward with each row repeated."""
         rows = ((name, value) for name, value in self.inputs.items() if value is not None)
         return dict.fromkeys(self.inputs) | {name: repeat_rows(value, copies) for name, value in rows}
+
+
+def copies_per_batch(*tensors: Tensor) -> int:
+    """Return how many copies of an input to run together, from the largest tensors of one.
+
+    >>> import torch
+    >>> copies_per_batch(torch.empty(1, 1 << 10, 1 << 12))
+    8
+    """
+    largest = max((tensor.numel() for tensor in tensors), default=0)
+    return max(1, min(MAX_COPIES, MAX_NUMBERS // max(largest, 1)))
 
 
 def repeat_rows(inputs: ModelInputs, copies: int) -> Any:

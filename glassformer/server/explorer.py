@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Union, get_args
 
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.staticfiles import StaticFiles
 
 from glassformer.errors import GlassformerError
@@ -55,12 +55,11 @@ class TraceSeries(RequestModel):
     holdout: Annotated[int, Field(ge=0, le=http.MAX_STEPS)] | None = None
 
 
-class TraceRequest(RequestModel):
-    """POST /trace: an input and interventions. Which input keys are used depends on the model."""
+class TraceInputValues(RequestModel):
+    """An input; which keys are used depends on the model."""
 
     model_config = ConfigDict(strict=False)  # JSON has no tuples
 
-    model: ModelName
     text: Text | None = None
     target: Text | Annotated[list[TokenId], Field(max_length=http.MAX_IDS)] | None = None
     image: ImageData | None = None
@@ -79,14 +78,31 @@ class TraceRequest(RequestModel):
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     start_step: Annotated[int, Field(ge=0, lt=10_000)] | None = None
-    interventions: Annotated[
-        list[Annotated[schema.Intervention, Field(discriminator="kind")]],
-        Field(max_length=schema.MAX_INTERVENTIONS),
-    ] = Field(default_factory=list)
 
     def input(self) -> schema.TraceInput:
-        values = self.model_dump(exclude={"model", "interventions"}, exclude_none=True)
+        values = self.model_dump(include={*TraceInputValues.model_fields}, exclude_none=True)
         return schema.TraceInput.from_json(values)
+
+
+class PatchRequest(schema.PatchActivation):
+    """Activation patching with a source that has the limits of any input."""
+
+    source: Annotated[TraceInputValues, AfterValidator(TraceInputValues.input)]  # type: ignore[assignment]
+
+
+Intervention: Any = Union[  # noqa: UP007
+    tuple(PatchRequest if one is schema.PatchActivation else one for one in get_args(schema.Intervention))
+]
+
+
+class TraceRequest(TraceInputValues):
+    """POST /trace: an input and interventions."""
+
+    model: ModelName
+    interventions: Annotated[
+        list[Annotated[Intervention, Field(discriminator="kind")]],
+        Field(max_length=schema.MAX_INTERVENTIONS),
+    ] = Field(default_factory=list)
 
 
 class SentencesRequest(RequestModel):

@@ -11,7 +11,7 @@ import torch
 import glassformer
 from glassformer.core.observe import observe
 from glassformer.errors import InvalidValueError, UnsupportedError
-from glassformer.interpret import head_ablation
+from glassformer.interpret import head_ablation, prepared_input
 from glassformer.interpret.comparison import compare_traces
 from glassformer.interpret.head_ablation import ablate_heads
 from glassformer.interpret.schema import ItemNotFoundError, TraceInput
@@ -25,7 +25,7 @@ def test_effects_equal_those_of_interventions(
     family: str, batched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not batched:
-        monkeypatch.setattr(head_ablation, "MAX_NUMBERS", 1)
+        monkeypatch.setattr(prepared_input, "MAX_NUMBERS", 1)
     model = tiny_bundle(family)
     inputs: dict[str, Any] = example_values(model)
     before = trace_of(model, inputs)
@@ -56,6 +56,15 @@ def test_ablation_needs_a_known_attention_and_a_trace_without_interventions() ->
     changed = trace_of(model, {"text": "the sea"}, [{"kind": "skip_layer", "block": "decoder.blocks.0"}])
     with pytest.raises(UnsupportedError):
         ablate_heads(changed, "decoder.blocks.0.self_attn")
+
+
+def test_ablation_at_one_query_needs_attention_without_windows() -> None:
+    bundle = tiny_bundle("swin")
+    trace = trace_of(bundle, example_values(bundle))
+    name = trace.attentions()[0].name
+    assert max(ablate_heads(trace, name).effects) > 0
+    with pytest.raises(UnsupportedError, match="window attention"):
+        ablate_heads(trace, name, at=0)
 
 
 @pytest.fixture(scope="module")

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 import glassformer
+from glassformer.core.inputs import tensor_of
 from glassformer.core.observe import observe
-from glassformer.errors import ConflictError, GlassformerError
+from glassformer.errors import ConflictError, GlassformerError, UnsupportedError
+from glassformer.interpret import catalog as catalog_module
+from glassformer.interpret import patching as patching_module
+from glassformer.interpret import prepared_input
+from glassformer.interpret.catalog import Catalog
 from glassformer.interpret.patching import Patching, align_positions, compare_answers
 from glassformer.interpret.schema import (
     ItemNotFoundError,
     PatchActivation,
     TokenSequence,
+    TooLargeError,
     TraceInput,
     TraceToken,
 )
 from glassformer.interpret.trace import trace_model
-from tests.interpret.models import classifier, tiny_bundle
+from glassformer.interpret.views import base
+from glassformer.interpret.views.base import estimate_bytes
+from glassformer.server.explorer import TraceRequest
+from tests.interpret.models import classifier, example_values, tiny_bundle, trace_of
 
 A, B = (
     TraceInput(text="My father is very tired.", to="fr"),
@@ -65,6 +79,20 @@ def test_recovery_equals_that_of_forwards_patched_by_hand(patching: Any, name: s
         assert share == pytest.approx(expected, abs=1e-4)
 
 
+def test_copies_run_in_batches_below_the_limit(patching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "encoder.blocks.2.resid_out"
+    expected = patching.patch(name).recovered
+    sizes = []
+    model = patching.corrupted.bundle.model
+    hook = model.register_forward_pre_hook(
+        lambda module, args, inputs: sizes.append(len(tensor_of(inputs["src"]))), with_kwargs=True
+    )
+    monkeypatch.setattr(prepared_input, "MAX_NUMBERS", 2 * patching.corrupted.record.output.numel())
+    with hook:
+        assert patching.patch(name).recovered == pytest.approx(expected, abs=1e-4)
+    assert max(sizes) == 2 and sum(sizes) == len(expected)
+
+
 def test_the_whole_answer_comes_back_where_nothing_can_change_it(patching: Any) -> None:
     last = patching.patch("decoder.blocks.2.resid_out")
     assert last.recovered[patching.position] == pytest.approx(1, abs=1e-5)
@@ -87,10 +115,71 @@ def test_a_patched_translation_is_that_of_the_other_sentence(patching: Any) -> N
             trace_model(pipeline, B, [PatchActivation(source=A, **wrong)])
 
 
+def test_each_source_of_patches_is_run_once(patching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Any] = []
+
+    def counted(*args: Any) -> Any:
+        runs.append(args)
+        return observe(*args)
+
+    monkeypatch.setattr(patching_module, "observe", counted)
+    site, given = "encoder.blocks.2.resid_out", patching.corrupted.prepared.input
+    changes = [PatchActivation(name=site, position=n, source=source) for n in (1, 2) for source in (A, B)]
+    trace = trace_model(patching.clean.bundle, given, changes)
+    assert len(runs) == 2
+    expected = trace_model(patching.clean.bundle, given, changes[3:]).record[site]
+    assert torch.equal(trace.record[site], expected)  # the later patch of a token
+
+
+def test_sources_of_patches_have_the_limits_of_inputs(patching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = replace(A, text="tired " * 100)
+    limit = estimate_bytes(patching.corrupted.bundle, patching.corrupted.prepared)
+    monkeypatch.setattr(base, "MAX_BYTES", 2 * limit)
+    with pytest.raises(TooLargeError):
+        patch = PatchActivation(name="encoder.blocks.2.resid_out", source=long)
+        trace_model(patching.clean.bundle, patching.corrupted.prepared.input, [patch])
+    body: dict[str, Any] = {"model": "pocket", "text": "a"}
+    change: dict[str, Any] = {"kind": "patch", "name": "x", "source": {"text": "a", "target": [5]}}
+    (read,) = TraceRequest.model_validate({**body, "interventions": [change]}).interventions
+    assert isinstance(read, PatchActivation) and read.source == TraceInput(text="a", target=(5,))
+    wrong: tuple[dict[str, Any], ...] = ({"text": "a" * 100_001}, {"target": [-1]}, {"texts": "a"})
+    for source in wrong:
+        with pytest.raises(ValidationError):
+            TraceRequest.model_validate({**body, "interventions": [{**change, "source": source}]})
+
+
+@pytest.mark.parametrize("tail", ["heads", "weights"])
+def test_window_attention_cannot_be_patched(tail: str) -> None:
+    bundle = tiny_bundle("swin")
+    trace = trace_of(bundle, example_values(bundle))
+    source = trace.prepared.input
+    patch = PatchActivation(name=f"{trace.attentions()[0].name}.{tail}", head=0, source=source)
+    with pytest.raises(UnsupportedError, match="window attention"):
+        trace_model(bundle, source, [patch])
+
+
 def test_equal_answers_cannot_be_patched(patching: Any) -> None:
     pipeline = patching.clean.bundle
     with pytest.raises(ConflictError, match="the same"):
         compare_answers(trace_model(pipeline, A), trace_model(pipeline, A))
+
+
+def test_traces_that_differ_only_in_the_target_cannot_be_patched(patching: Any) -> None:
+    traces = [trace_model(patching.clean.bundle, replace(A, target=text)) for text in ("Mon", "Ma")]
+    with pytest.raises(ConflictError, match="only in the target"):
+        compare_answers(*traces)
+
+
+def test_concurrent_requests_share_a_patching(patching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = Catalog({"pocket": patching.clean.bundle})
+    first, second = (catalog.take("pocket", one).id for one in (A, B))
+    counted = Mock(wraps=compare_answers)
+    monkeypatch.setattr(catalog_module, "compare_answers", counted)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: catalog.patching(first, second), range(8)))
+    assert counted.call_count == 1 and all(one is results[0] for one in results)
+    monkeypatch.setattr(catalog_module, "MAX_PATCHINGS", 0)
+    assert catalog.patching(second, first).ids == results[0].ids[::-1]  # evicted by the time it is returned
 
 
 def sequence(text: str) -> TokenSequence:

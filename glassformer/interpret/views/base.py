@@ -67,9 +67,7 @@ class View:
         """Run the model once on an input and record everything."""
         interventions = resolve_patches(self, input, interventions)
         prepared = self.prepare(input, interventions)
-        if (needed := estimate_bytes(self.bundle, prepared)) > MAX_BYTES:
-            what, hint = "a trace of this input", "shorten the input"
-            raise schema.TooLargeError(what, needed, MAX_BYTES, "bytes", hint)
+        self.check_size(prepared)
         forward = IntervenedForward(self.bundle.model, prepared.inputs, interventions)
         prepared = _reorder(replace(prepared, inputs=forward.inputs), forward.orders)
         start = time.perf_counter()
@@ -84,6 +82,12 @@ class View:
         for name in self.needs:
             if getattr(input, name) is None:
                 raise MissingValueError(name, f"by {self.bundle.display_name}")
+
+    def check_size(self, prepared: PreparedInput) -> None:
+        """Raise if a trace of the input would be too large."""
+        if (needed := estimate_bytes(self.bundle, prepared)) > MAX_BYTES:
+            what, hint = "a trace of this input", "shorten the input"
+            raise schema.TooLargeError(what, needed, MAX_BYTES, "bytes", hint)
 
     def prepare(
         self, input: schema.TraceInput, interventions: Sequence[schema.Intervention] = ()

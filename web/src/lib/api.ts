@@ -396,6 +396,15 @@ export interface PatchActivation {
   position: number | null;
 }
 
+/** Activation patching with a source that has the limits of any input. */
+export interface PatchRequest {
+  kind?: "patch";
+  name: string;
+  source: TraceInputValues;
+  head?: number | null;
+  position?: number | null;
+}
+
 /** How much of the clean answer comes back if one activation is patched: 0 nothing, 1 all. name: of the tensor. recovered: for each token of the corrupted input, or for each head; None for a token without a counterpart. */
 export interface PatchedSite {
   name: string;
@@ -756,9 +765,8 @@ export interface TraceInput {
   start_step?: number;
 }
 
-/** POST /trace: an input and interventions. Which input keys are used depends on the model. */
-export interface TraceRequest {
-  model: string;
+/** An input; which keys are used depends on the model. */
+export interface TraceInputValues {
   text?: string | null;
   target?: string | number[] | null;
   image?: string | null;
@@ -777,7 +785,30 @@ export interface TraceRequest {
   top_k?: number | null;
   top_p?: number | null;
   start_step?: number | null;
-  interventions?: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions | PatchActivation | ForceToken)[];
+}
+
+/** POST /trace: an input and interventions. */
+export interface TraceRequest {
+  text?: string | null;
+  target?: string | number[] | null;
+  image?: string | null;
+  series?: TraceSeries | null;
+  to?: string | null;
+  question?: string | null;
+  context?: string | null;
+  points?: number[][] | null;
+  background_points?: number[][] | null;
+  box?: number[] | null;
+  seed?: number | null;
+  num_inference_steps?: number | null;
+  guidance_scale?: number | null;
+  num_frames?: number | null;
+  temperature?: number | null;
+  top_k?: number | null;
+  top_p?: number | null;
+  start_step?: number | null;
+  model: string;
+  interventions?: (AblateHead | SkipLayer | MaskToken | SwapTokens | ScaleResidual | ScalePositions | PatchRequest | ForceToken)[];
 }
 
 /** Columns of numbers; the last `holdout` values of each are hidden from the model. */
