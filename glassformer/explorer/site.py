@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from glassformer.bundle import Bundle
@@ -22,6 +23,8 @@ from glassformer.interpret.schema import StoryInfo, TraceInput
 
 # Scripts only from the site; a page on disk has the scheme file:.
 POLICY = f"default-src 'none'; script-src 'self' file:; style-src 'self' file: 'unsafe-inline'; {SAFE}"
+
+RESERVED = ("index.html", "page.js", "page.css")  # files next to the folders of the pages
 
 
 def write_site(
@@ -34,7 +37,8 @@ def write_site(
     stories = stories_of(bundles)
     pages: dict[str, tuple[str, StoryInfo | None]] = {story.id: (story.model, story) for story in stories}
     told = {story.model for story in stories}
-    pages |= {_folder_name(id): (id, None) for id in bundles if id not in told}
+    for id in (id for id in bundles if id not in told):
+        pages[_folder_name(id, (*pages, *RESERVED))] = (id, None)
     script, style = single_page()
     files = {"page.js": script, "page.css": style}
     for name, (id, story) in pages.items():
@@ -87,10 +91,13 @@ def _link(name: str, model: str) -> StoryInfo:
     return StoryInfo(id=name, model=model, title=title, text=text, address=f"{name}/index.html")
 
 
-def _folder_name(id: str) -> str:
-    """Return the name of a model's page, in letters that need no escaping.
+def _folder_name(id: str, existing: Iterable[str] = ()) -> str:
+    """Return the name of a model's page, in letters that need no escaping, with a number if it is in use.
 
-    >>> _folder_name("runs/my model")
-    'runs-my-model'
+    >>> _folder_name("runs/my model"), _folder_name("boxes", ["boxes"])
+    ('runs-my-model', 'boxes-2')
     """
-    return re.sub(r"[^\w.-]+", "-", id, flags=re.ASCII).strip("-.") or "model"
+    stem = re.sub(r"[^\w.-]+", "-", id, flags=re.ASCII).strip("-.") or "model"
+    used = {name.casefold() for name in existing}  # folders may ignore case
+    names = (stem if n == 1 else f"{stem}-{n}" for n in count(1))
+    return next(name for name in names if name.casefold() not in used)

@@ -1,11 +1,15 @@
 """Which models `glassformer explore` shows."""
 
+import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from glassformer.cli.explore import models_with_weights
-from glassformer.pretrained import NoModelYetError
+from glassformer.cli.main import app
+from glassformer.pretrained import NoModelYetError, folder_of
 
 
 def test_runs_without_a_model_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,3 +20,18 @@ def test_runs_without_a_model_are_left_out(tmp_path: Path, capsys: pytest.Captur
     assert "has no model yet" in capsys.readouterr().err
     with pytest.raises(NoModelYetError):
         models_with_weights([str(run)])
+
+
+def run_explore(*words: str) -> Result:
+    return CliRunner().invoke(app(["explore", *words]), ["explore", *words])
+
+
+def test_site_has_a_page_for_each_model_of_the_same_name(tmp_path: Path) -> None:
+    names = ("a/model", "b/model", "모델", "boxes")
+    folders = [shutil.copytree(folder_of("pocket-series"), tmp_path / name) for name in names]
+    folder = tmp_path / "site"
+    result = run_explore("pocket-detector", *map(str, folders), "--site", str(folder))
+    assert result.exit_code == 0, result.output
+    assert {page.parent.name for page in folder.glob("*/index.html")} == {
+        *("boxes", "boxes-2", "model", "model-2", "model-3")
+    }
