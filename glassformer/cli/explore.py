@@ -135,9 +135,10 @@ def models_with_weights(models: Sequence[str]) -> list[str]:
 
 
 def _write_site(options: ServeOptions, chosen: list[str], folder: Path, *, overwrite: bool) -> None:
-    from glassformer.explorer.site import write_site
+    from glassformer.explorer.site import check_site_folder, write_site
     from glassformer.server.models import unique_name
 
+    check_site_folder(folder)
     check_output_folder(folder, overwrite=overwrite)
     bundles: dict[str, Bundle] = {}
     for model in chosen:

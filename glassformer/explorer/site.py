@@ -4,6 +4,7 @@ index.html                 all stories
 page.js, page.css          the explorer, shared by all pages
 STORY/index.html           one story, or one model without a story
 STORY/trace-*.js           its trace, in chunks that are loaded when a figure needs them
+.glassformer-site          the names of these files, so that the next site replaces only them
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from glassformer.bundle import Bundle
+from glassformer.errors import FileExistsAlreadyError
 from glassformer.explorer import PAGE, SAFE, single_page, trace_to_store
 from glassformer.explorer.stored_trace import StoredTrace, store_run
 from glassformer.explorer.stories import stories_of
@@ -24,6 +26,7 @@ from glassformer.interpret.schema import StoryInfo, TraceInput
 # Scripts only from the site; a page on disk has the scheme file:.
 POLICY = f"default-src 'none'; script-src 'self' file:; style-src 'self' file: 'unsafe-inline'; {SAFE}"
 
+MARKER = ".glassformer-site"
 RESERVED = ("index.html", "page.js", "page.css")  # files next to the folders of the pages
 
 
@@ -32,7 +35,8 @@ def write_site(
 ) -> list[Path]:
     """Write a site with the stories of these models; return its files.
 
-    A model without a story gets a page with the trace of its example.
+    A model without a story gets a page with the trace of its example. The folder is empty, or contains an
+    earlier site, which is replaced.
     """
     stories = stories_of(bundles)
     pages: dict[str, tuple[str, StoryInfo | None]] = {story.id: (story.model, story) for story in stories}
@@ -50,11 +54,32 @@ def write_site(
     links += [_link(name, id) for name, (id, story) in pages.items() if story is None]
     index = StoredTrace({"model": None, "stories": links, "start": ""})
     files |= _site_page(index, title="Glassformer", description="The Transformer you can see through", up="")
+    check_site_folder(folder)
+    _remove_stale(folder, files)
+    files = {MARKER: "".join(f"{name}\n" for name in files), **files}
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return [folder / name for name in files]
+
+
+def check_site_folder(folder: Path) -> None:
+    """Raise if a folder contains files but no earlier site."""
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
+        hint = f"a site replaces only an earlier one, which contains {MARKER}; use an empty folder"
+        raise FileExistsAlreadyError(folder, hint=hint)
+
+
+def _remove_stale(folder: Path, files: Mapping[str, str]) -> None:
+    """Remove the pages and traces of an earlier site that are not part of the new one."""
+    marker = folder / MARKER
+    for name in marker.read_text("utf-8").splitlines() if marker.is_file() else ():
+        path = folder / name
+        is_page = re.fullmatch(r"([\w-][\w.-]*/)?(index\.html|trace-[\w.-]*\.js)", name) is not None
+        inside = path.resolve().is_relative_to(folder.resolve())
+        if is_page and inside and name not in files and path.is_file():
+            path.unlink()
 
 
 def _page_files(bundle: Bundle, id: str, story: StoryInfo | None, stories: list[StoryInfo]) -> dict[str, str]:

@@ -35,3 +35,24 @@ def test_site_has_a_page_for_each_model_of_the_same_name(tmp_path: Path) -> None
     assert {page.parent.name for page in folder.glob("*/index.html")} == {
         *("boxes", "boxes-2", "model", "model-2", "model-3")
     }
+
+
+def test_site_replaces_only_an_earlier_site(tmp_path: Path) -> None:
+    other = tmp_path / "homepage"
+    other.mkdir()
+    (other / "index.html").write_text("mine")
+    result = run_explore("pocket-series", "--site", str(other), "--overwrite")
+    assert result.exit_code == 2 and "earlier" in result.stderr
+    assert [path.name for path in other.iterdir()] == ["index.html"]
+    assert (other / "index.html").read_text() == "mine"
+
+    site, outside = tmp_path / "site", tmp_path / "trace-mine.js"
+    assert run_explore("pocket-series", "--site", str(site)).exit_code == 0
+    marker = site / ".glassformer-site"
+    stale, mine = site / "waves" / "trace-old.js", site / "waves" / "trace-mine.js"
+    for path in (stale, mine, outside):
+        path.write_text("")
+    marker.write_text(marker.read_text() + "waves/trace-old.js\n../trace-mine.js\n")
+    assert run_explore("pocket-series", "--site", str(site), "--overwrite").exit_code == 0
+    assert mine.exists() and outside.exists() and not stale.exists()
+    assert (site / "waves" / "trace-.js").exists()
