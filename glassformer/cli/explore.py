@@ -53,6 +53,11 @@ def explore(
 
     The page is served on localhost only, and nothing is downloaded.
     """
+    if site is not None:
+        for name, value in {"text": text, "to": to, "image": image, "export": export}.items():
+            if value is not None:
+                reason = "a site shows the stories of its models, and their examples"
+                raise ConflictError(names=(name, "site"), reason=reason)
     page_files()  # fails if the page is not built, before a model is loaded
     if not is_current():
         message("note: web/ has changed since the page was built; run 'make page'")

@@ -56,3 +56,15 @@ def test_site_replaces_only_an_earlier_site(tmp_path: Path) -> None:
     assert run_explore("pocket-series", "--site", str(site), "--overwrite").exit_code == 0
     assert mine.exists() and outside.exists() and not stale.exists()
     assert (site / "waves" / "trace-.js").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [["--text", "a"], ["--to", "fr"], ["--image", "IMAGE"], ["--export", "page.html"]]
+)
+def test_options_that_a_site_cannot_use_are_rejected(tmp_path: Path, options: list[str]) -> None:
+    image = tmp_path / "image.png"
+    image.write_bytes(b"")
+    words = [str(image) if word == "IMAGE" else word for word in options]
+    result = run_explore("pocket", *words, "--site", str(tmp_path / "site"))
+    assert result.exit_code == 2 and options[0] in result.stderr and "--site" in result.stderr
+    assert not (tmp_path / "site").exists()
