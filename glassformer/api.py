@@ -73,6 +73,8 @@ class Pipeline(TaskMethods, Bundle):
         if image is not None:
             given["image"] = image_input(image)
         values = {name: value for name, value in given.items() if value is not None}
+        if image is not None:  # the prompt of the example belongs to its image
+            values |= {"points": None, "background_points": None, "box": None}
         input = replace(example_input(self), **values) if values else None
         return explore(self, input, view=view, height=height)
 

@@ -53,6 +53,11 @@ def explore(
 
     The page is served on localhost only, and nothing is downloaded.
     """
+    if site is not None:
+        for name, value in {"text": text, "to": to, "image": image, "export": export}.items():
+            if value is not None:
+                reason = "a site shows the stories of its models, and their examples"
+                raise ConflictError(names=(name, "site"), reason=reason)
     page_files()  # fails if the page is not built, before a model is loaded
     if not is_current():
         message("note: web/ has changed since the page was built; run 'make page'")
@@ -63,12 +68,14 @@ def explore(
             name="MODEL", needed_for="because no models are shipped with this installation"
         )
     if export is not None:
+        from glassformer.server.models import unique_name
+
         if len(chosen) > 1 and models:
             raise ConflictError(names=("MODEL", "export"), reason="a page contains one trace of one model")
         check_output_file(export, overwrite=overwrite, inputs=[image])
         _export_page(
             options.load(str(model_folder(resolve_name(chosen[0]))), mmap=False),
-            Path(chosen[0]).resolve().name,
+            unique_name(resolve_name(chosen[0]), {}),
             text,
             to,
             image,
@@ -133,13 +140,15 @@ def models_with_weights(models: Sequence[str]) -> list[str]:
 
 
 def _write_site(options: ServeOptions, chosen: list[str], folder: Path, *, overwrite: bool) -> None:
-    from glassformer.explorer.site import write_site
+    from glassformer.explorer.site import check_site_folder, write_site
+    from glassformer.server.models import unique_name
 
+    check_site_folder(folder)
     check_output_folder(folder, overwrite=overwrite)
-    bundles = {
-        Path(name).resolve().name: options.load(str(model_folder(resolve_name(name))), mmap=False)
-        for name in chosen
-    }
+    bundles: dict[str, Bundle] = {}
+    for model in chosen:
+        path = resolve_name(model)
+        bundles[unique_name(path, bundles)] = options.load(str(model_folder(path)), mmap=False)
     files = write_site(folder, bundles, log=typer.echo)
     size = sum(file.stat().st_size for file in files) / 1e6
     typer.echo(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import html
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from glassformer.errors import ShapeError, UnknownNameError, UnsupportedError
 from glassformer.explorer import single_file, trace_to_store
 from glassformer.explorer.stored_trace import store_trace
 from glassformer.interpret import schema
-from glassformer.interpret.outline import describe_stacks
+from glassformer.interpret.outline import describe_stacks, stack_output
 from glassformer.interpret.prepared_input import PreparedInput
 from glassformer.interpret.trace import Trace
 from glassformer.weights.atomic_write import write_file
@@ -83,8 +84,9 @@ def show_record(
         hint = "observe(model, inputs) records them for the models of this library"
         raise UnsupportedError("a record without a model and attention", "the explorer", hint=hint)
     bundle = Bundle(model=record.model)  # type: ignore[arg-type]
-    trace = _trace_of(bundle, record, tokens)
     stacks = describe_stacks(bundle)
+    _check_record(record, stacks)
+    trace = _trace_of(bundle, record, tokens)
     parameters = list(bundle.model.parameters())
     name = type(bundle.model).__name__
     model = schema.ModelInfo(
@@ -119,6 +121,30 @@ def _address(name: str, view: str) -> str:
     return f"#/{name}/{view}?"
 
 
+def _check_record(record: Record, stacks: Sequence[schema.StackInfo]) -> None:
+    """Raise if the page cannot show a record: it lacks residuals, or its patches have no positions."""
+    if not stacks or any(stack.merging for stack in stacks):
+        hint = "use explore() of its pipeline"
+        raise UnsupportedError(f"a record of {type(record.model).__name__}", "the explorer", hint=hint)
+    layers = {name.rpartition(".")[0] for name in record.attentions()}
+    for stack in stacks:
+        blocks = {f"{stack.path}.blocks.{n}" for n in range(stack.layers)}
+        residuals = {f"{block}.{end}" for block in blocks for end in ("resid_in", "resid_out")}
+        if not blocks <= layers or not {*residuals, stack_output(stack)} <= record.tensors.keys():
+            hint = "call observe without want=, which records all of them"
+            raise UnsupportedError(f"a record without all tensors of {stack.path}", "the explorer", hint=hint)
+
+
+def _forward_arguments(record: Record) -> dict[str, Any]:
+    """Return the inputs that `observe` passed to the model, by the names of its forward."""
+    assert record.model is not None
+    inputs = record.inputs
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    values = inputs if isinstance(inputs, list | tuple) else (inputs,)
+    return inspect.signature(record.model.forward).bind_partial(*values).arguments
+
+
 def _trace_of(
     bundle: Bundle, record: Record, tokens: Sequence[str] | Mapping[str, Sequence[str]] | None
 ) -> Trace:
@@ -128,7 +154,8 @@ def _trace_of(
     given = tokens if isinstance(tokens, Mapping) else {} if tokens is None else {stacks[-1].sequence: tokens}
     sequences = []
     for (name, length), ids in zip(lengths.items(), _token_ids(record, len(lengths)), strict=True):
-        names = given.get(name) or ids or [str(n) for n in range(length)]
+        numbers = ids if len(ids) == length else [str(n) for n in range(length)]
+        names = given.get(name) or numbers
         if len(names) != length:
             raise ShapeError(f"tokens of {name!r}", (len(names),), f"{length} tokens, one for each position")
         pieces = tuple(schema.TraceToken(piece=piece) for piece in names)
@@ -146,7 +173,7 @@ def _trace_of(
             kind=outcome.kind,
             input=schema.TraceInput(text=" ".join(token.piece for token in sequences[0].tokens)),
             sequences=tuple(sequences),
-            inputs={},
+            inputs=_forward_arguments(record),
             rows=tuple(str(n) for n in range(rows)) if rows > 1 else None,
         ),
         interventions=(),

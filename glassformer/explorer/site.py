@@ -4,17 +4,20 @@ index.html                 all stories
 page.js, page.css          the explorer, shared by all pages
 STORY/index.html           one story, or one model without a story
 STORY/trace-*.js           its trace, in chunks that are loaded when a figure needs them
+.glassformer-site          the names of these files, so that the next site replaces only them
 """
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from glassformer.bundle import Bundle
+from glassformer.errors import FileExistsAlreadyError
 from glassformer.explorer import PAGE, SAFE, single_page, trace_to_store
 from glassformer.explorer.stored_trace import StoredTrace, store_run
 from glassformer.explorer.stories import stories_of
@@ -23,18 +26,23 @@ from glassformer.interpret.schema import StoryInfo, TraceInput
 # Scripts only from the site; a page on disk has the scheme file:.
 POLICY = f"default-src 'none'; script-src 'self' file:; style-src 'self' file: 'unsafe-inline'; {SAFE}"
 
+MARKER = ".glassformer-site"
+RESERVED = ("index.html", "page.js", "page.css")  # files next to the folders of the pages
+
 
 def write_site(
     folder: Path, bundles: Mapping[str, Bundle], *, log: Callable[[str], None] = lambda text: None
 ) -> list[Path]:
     """Write a site with the stories of these models; return its files.
 
-    A model without a story gets a page with the trace of its example.
+    A model without a story gets a page with the trace of its example. The folder is empty, or contains an
+    earlier site, which is replaced.
     """
     stories = stories_of(bundles)
     pages: dict[str, tuple[str, StoryInfo | None]] = {story.id: (story.model, story) for story in stories}
     told = {story.model for story in stories}
-    pages |= {_folder_name(id): (id, None) for id in bundles if id not in told}
+    for id in (id for id in bundles if id not in told):
+        pages[_folder_name(id, (*pages, *RESERVED))] = (id, None)
     script, style = single_page()
     files = {"page.js": script, "page.css": style}
     for name, (id, story) in pages.items():
@@ -46,11 +54,32 @@ def write_site(
     links += [_link(name, id) for name, (id, story) in pages.items() if story is None]
     index = StoredTrace({"model": None, "stories": links, "start": ""})
     files |= _site_page(index, title="Glassformer", description="The Transformer you can see through", up="")
+    check_site_folder(folder)
+    _remove_stale(folder, files)
+    files = {MARKER: "".join(f"{name}\n" for name in files), **files}
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return [folder / name for name in files]
+
+
+def check_site_folder(folder: Path) -> None:
+    """Raise if a folder contains files but no earlier site."""
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
+        hint = f"a site replaces only an earlier one, which contains {MARKER}; use an empty folder"
+        raise FileExistsAlreadyError(folder, hint=hint)
+
+
+def _remove_stale(folder: Path, files: Mapping[str, str]) -> None:
+    """Remove the pages and traces of an earlier site that are not part of the new one."""
+    marker = folder / MARKER
+    for name in marker.read_text("utf-8").splitlines() if marker.is_file() else ():
+        path = folder / name
+        is_page = re.fullmatch(r"([\w-][\w.-]*/)?(index\.html|trace-[\w.-]*\.js)", name) is not None
+        inside = path.resolve().is_relative_to(folder.resolve())
+        if is_page and inside and name not in files and path.is_file():
+            path.unlink()
 
 
 def _page_files(bundle: Bundle, id: str, story: StoryInfo | None, stories: list[StoryInfo]) -> dict[str, str]:
@@ -87,10 +116,13 @@ def _link(name: str, model: str) -> StoryInfo:
     return StoryInfo(id=name, model=model, title=title, text=text, address=f"{name}/index.html")
 
 
-def _folder_name(id: str) -> str:
-    """Return the name of a model's page, in letters that need no escaping.
+def _folder_name(id: str, existing: Iterable[str] = ()) -> str:
+    """Return the name of a model's page, in letters that need no escaping, with a number if it is in use.
 
-    >>> _folder_name("runs/my model")
-    'runs-my-model'
+    >>> _folder_name("runs/my model"), _folder_name("boxes", ["boxes"])
+    ('runs-my-model', 'boxes-2')
     """
-    return re.sub(r"[^\w.-]+", "-", id, flags=re.ASCII).strip("-.") or "model"
+    stem = re.sub(r"[^\w.-]+", "-", id, flags=re.ASCII).strip("-.") or "model"
+    used = {name.casefold() for name in existing}  # folders may ignore case
+    names = (stem if n == 1 else f"{stem}-{n}" for n in count(1))
+    return next(name for name in names if name.casefold() not in used)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from glassformer.core.backend import ACTIVATIONS
 from glassformer.core.norms import LayerNorm, RMSNorm
-from glassformer.errors import GlassformerError, UnsupportedError
+from glassformer.errors import GlassformerError, UnknownNameError, UnsupportedError
 from glassformer.interpret.schema import (
     AttentionInfo,
     ModelInfo,
@@ -82,7 +82,7 @@ def store_trace(trace: Trace, model: ModelInfo, max_bytes: int) -> StoredTrace:
     has_texts = trace.bundle.tokenizer is not None or input.text is None  # to name what the head predicts
     lens: list[Any] = []
     following: list[Any] = []
-    with suppress(UnsupportedError):  # a model that predicts neither tokens nor labels
+    with suppress(UnsupportedError, UnknownNameError):  # no tokens or labels, or not recorded
         positions = range(len(info.sequences[-1]) if has_texts else 0)
         lens = [logit_lens(trace, at) for at in positions]
         following = [next_tokens(trace, at, NEXT_TOKENS) for at in positions]
@@ -105,7 +105,7 @@ def _flows(trace: Trace) -> list[TokenFlow]:
     positions = range(len(last)) if last.kind == "text" and len(last) <= MAX_FLOWS else ()
     try:
         flows = [token_flow(trace), *(token_flow(trace, last.name, position) for position in positions)]
-    except UnsupportedError:
+    except (UnsupportedError, UnknownNameError):
         return []
 
     def without_vectors(one: StackPass) -> StackPass:

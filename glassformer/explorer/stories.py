@@ -36,7 +36,7 @@ from glassformer.explorer.claims import (
 from glassformer.interpret.examples import example_input
 from glassformer.interpret.schema import AblateHead, StoryFigure, StoryInfo, TraceInput, to_json
 from glassformer.json_text import parse_json
-from glassformer.pretrained import folder_of, is_shipped, resolve_name
+from glassformer.pretrained import folder_of, is_shipped
 
 FILE = Path(__file__).parent / "stories.json"
 Strokes = Sequence[Sequence[tuple[float, float]]]
@@ -228,7 +228,9 @@ def stories_of(bundles: Mapping[str, Bundle]) -> list[StoryInfo]:
     names = {bundle.folder.resolve(): id for id, bundle in bundles.items() if bundle.folder is not None}
     shown = []
     for story, checksum in _stored():
-        folder = resolve_name(story.model).resolve()
+        if not is_shipped(story.model):
+            continue
+        folder = folder_of(story.model).resolve()
         if folder in names and checksum == checksum_of(story.model):
             shown.append(_renamed(story, names[folder]))
     return shown

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import json
+import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from playwright.sync_api import Browser, Frame, Page
 
 import glassformer
-from glassformer.errors import GlassformerError
+from glassformer.errors import GlassformerError, UnsupportedError
+from glassformer.pretrained import folder_of
 from tests.explorer.browser_page import number
 from tests.explorer.test_escaping import PAYLOADS
 
@@ -108,3 +115,44 @@ def test_impossible_records_are_rejected(change: dict[str, Any], message: str) -
     part = glassformer.observe(glassformer.FeedForward(8, d_ff=16), torch.randn(1, 3, 8))
     with pytest.raises(GlassformerError, match="model"):
         part.show()
+
+
+def test_record_of_an_image_model_can_be_shown() -> None:
+    model = glassformer.tiny("vit")
+    height, width = model.spec.input.image_size  # type: ignore[attr-defined]
+    record = glassformer.observe(model, torch.randn(1, 3, height, width))
+    assert "EncoderOnly" in repr(record.show())
+
+
+@pytest.mark.parametrize(
+    ("family", "lengths", "want"),
+    [
+        ("gpt2", (7,), ("*.q", "*.k")),
+        ("original", (6, 5), ("*.q", "*.k")),
+        ("original", (6, 5), "decoder.*"),
+        ("original", (6, 5), "encoder.*"),
+        ("gpt2", (7,), "decoder.blocks.0.*"),
+    ],
+)
+def test_incomplete_records_are_rejected(family: str, lengths: tuple[int, ...], want: Any) -> None:
+    inputs = tuple(torch.randint(4, 20, (1, length)) for length in lengths)
+    record = glassformer.observe(glassformer.tiny(family), inputs, want=want)
+    with pytest.raises(UnsupportedError) as raised:
+        record.show()
+    assert "want=" in raised.value.hint
+
+
+def test_records_of_merged_patches_are_rejected() -> None:
+    model = glassformer.tiny("swin")
+    height, width = model.spec.input.image_size  # type: ignore[attr-defined]
+    record = glassformer.observe(model, torch.randn(1, 3, height, width))
+    with pytest.raises(UnsupportedError, match="explorer"):
+        record.show()
+
+
+def test_new_image_drops_the_prompt_of_the_example() -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (16, 12), "red").save(file, "PNG")
+    shown = glassformer.load(folder_of("pocket-sam")).explore(image=file.getvalue())
+    (data,) = re.findall(r'id="trace-">([^<]+)<', shown.html)
+    assert json.loads(zlib.decompress(base64.b64decode(data)))["trace"]["input"]["points"] == [[8, 6]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,3 +179,13 @@ def test_the_decoder_reads_the_last_stage_through_the_connector() -> None:
     assert memory == {"connector"}
     (expected,) = bundle.caption([picture()])
     assert trace.outcome.text == expected
+
+
+def test_shipped_example_ignores_folders_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = shipped_example("pocket-detector")
+    (tmp_path / "pocket-detector").mkdir()
+    (tmp_path / "pocket-detector" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert shipped_example("pocket-detector") == expected

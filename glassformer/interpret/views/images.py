@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,7 +36,8 @@ from glassformer.interpret.tokens import (
     prompt_sequences,
 )
 from glassformer.interpret.views.base import OutputUnit, Result, View, ViewRun
-from glassformer.pretrained import resolve_name
+from glassformer.json_text import read_object
+from glassformer.pretrained import folder_of
 from glassformer.processors.image import VisionProcessor
 from glassformer.tasks.classification import label_names
 from glassformer.tasks.segmentation import PromptSegmenter, SegmentationPrompt
@@ -260,8 +260,7 @@ def drawing(bundle: Bundle) -> str:
 
 def shipped_example(name: str) -> TraceInput:
     """Return the example of a shipped model."""
-    job = json.loads((resolve_name(name) / "job.json").read_text(encoding="utf-8"))
-    return TraceInput.from_json(job["example"])
+    return TraceInput.from_json(read_object(folder_of(name) / "job.json")["example"])
 
 
 def data_url(image: Any) -> str:
