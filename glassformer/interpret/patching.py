@@ -61,7 +61,7 @@ class Patching:
     >>> patching = compare_answers(*(trace_model(pipeline, TraceInput(text=text, to="fr")) for text in texts))
     >>> [answer.text for answer in patching.setup().answers]
     [' Mon', ' Ma']
-    >>> max(patching.patch("encoder.blocks.2.resid_out").recovered) > 0.8  # at the word that differs
+    >>> max(patching.patch("encoder.blocks.0.resid_out").recovered) > 0.8  # at the word that differs
     True
     """
 
