@@ -155,6 +155,12 @@ def test_explore_opens_with_a_text_or_a_question(
     run: Any, shipped: Shipped, monkeypatch: pytest.MonkeyPatch, model: str, field: str
 ) -> None:
     from glassformer.cli import explore
+    from glassformer.interpret.schema import TraceInput
+    from glassformer.interpret.views import samples
+    from glassformer.interpret.views.images import data_url
+
+    example = TraceInput(image=data_url(Image.new("RGB", (32, 32))), question="What is it?")
+    monkeypatch.setattr(samples, "shipped_example", lambda name: example)
 
     def start(models: Any, *_: Any, check: Any, on_ready: Any, **__: Any) -> None:
         check({name: glassformer.load(name) for name in models})
