@@ -34,7 +34,7 @@ from glassformer.training.latents import LATENTS
 
 COUNTS = "codebook.counts"
 MAX_CANDIDATES = 12  # of a step, besides the chosen code
-CODEBOOK_PAGE, PICTURES_TOGETHER = 64, 16  # codes of a page, and pictures that are decoded together
+CODEBOOK_PAGE, PICTURE_BATCH_SIZE = 64, 16  # codes of a page, and pictures that are decoded together
 PICTURES = 8  # that are shown while the codes are chosen
 MAX_COUNTED = 1 << 24  # codes of the images of a run
 _PAGE = re.compile(r"codebook\.(0|[1-9]\d{0,5})", re.ASCII)  # one name a page: pages are kept by name
@@ -198,7 +198,7 @@ class TokenFilm(Film):
     def _crop(self, codes: Tensor, row: int, column: int) -> Tensor:
         """Decode pictures of codes (B, N), and return one patch of each (B, h, w, C)."""
         side, parts = self.task.spec.autoencoder.stride, []
-        for part in codes.split(PICTURES_TOGETHER):
+        for part in codes.split(PICTURE_BATCH_SIZE):
             pixels = self.task.model.decode(part.to(self.task.bundle.device))
             parts.append(pixels[..., row * side :, column * side :][..., :side, :side])
         return to_bytes(torch.cat(parts))
